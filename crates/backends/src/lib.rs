@@ -1,0 +1,19 @@
+//! What semel writes to, reads from and publishes to.
+//!
+//! One technology, one folder, one cargo feature; nothing is built unless it is asked for. Every
+//! folder uses the same file names for the same roles, so that whoever knows one knows them all:
+//!
+//! | file | role |
+//! |---|---|
+//! | `config`, `store` | settings and connections |
+//! | `schema`, `migrations/` | the tables and their versions |
+//! | `outbox`, `row` | [`OutboxWriter`](semel_core::OutboxWriter), and reading a row back |
+//! | `poll`, `parking` | [`Source`](semel_core::Source), and what left its straight path |
+//! | `inbox`, `keys`, `admin` | the other stores of `semel-core` |
+//! | `sink`, `subscription` | the two ends of a broker |
+//! | `error` | which error of the client library is which [`Fault`](semel_core::Fault) |
+
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+#[cfg(feature = "sqlite")]
+mod watermark;

@@ -1,0 +1,203 @@
+//! The row of a pipeline in `semel.cursor`: who owns it, and how far it is.
+//!
+//! Every change names the epoch of its owner, so that one statement both checks the ownership and
+//! makes the change. The row is found by its physical place, which each change returns: under an
+//! old snapshot its dead versions cannot be removed, and a search by key would read them all.
+
+use std::sync::Arc;
+
+use semel_core::{Failure, Holding};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
+
+use super::error::failure;
+use super::types::Snapshot;
+use super::window::{Ledger, Position};
+
+/// The ownership of a pipeline.
+#[derive(Clone, Debug)]
+pub(super) struct Cursor {
+    pub(super) pipeline: String,
+    pub(super) epoch: i64,
+    /// Where the row is, as far as known.
+    place: Option<String>,
+}
+
+/// A new pipeline has seen no transaction.
+const OPEN: &str = "\
+insert into semel.cursor (pipeline, epoch, server, passed) values ($1, 1, $2, '1:1:')
+on conflict (pipeline) do update
+set epoch = cursor.epoch + 1, out_from = null, out_end = null, out_seq = null
+returning epoch, ctid::text, passed::text, window_end::text, window_no, progress, ahead, top,
+    windows";
+
+const IDENTITY: &str = "\
+select system_identifier || '/' || oid
+from pg_control_system(), pg_database where datname = current_database()";
+
+macro_rules! advance {
+    ($place:literal) => {
+        concat!(
+            "with old as (
+                select pipeline, moved_at, passed from semel.cursor
+                where pipeline = $1 and epoch = $2 and ",
+            $place,
+            "), moved as (
+                update semel.cursor set passed = $4::text::pg_snapshot,
+                    window_end = $5::text::pg_snapshot, window_no = $6, progress = $7, ahead = $8,
+                    top = greatest(top, $9), windows = greatest(windows, $10),
+                    moved_at = clock_timestamp()
+                where pipeline = $1 and epoch = $2 and ",
+            $place,
+            " returning ctid::text
+            ), noted as (
+                insert into semel.passage (pipeline, at, passed) select old.* from old, moved
+                where extract(epoch from moved_at)::bigint / 10
+                    <> extract(epoch from clock_timestamp())::bigint / 10
+                on conflict do nothing
+            )
+            select * from moved"
+        )
+    };
+}
+
+/// What is out need not survive a crash of the server, so nobody waits for the disk.
+macro_rules! mark {
+    ($place:literal) => {
+        concat!(
+            "update semel.cursor set out_from = $4::text::pg_snapshot,
+                out_end = $5::text::pg_snapshot, out_seq = $6, windows = greatest(windows, $7)
+            where pipeline = $1 and epoch = $2 and ",
+            $place,
+            " returning ctid::text, set_config('synchronous_commit', 'off', true)"
+        )
+    };
+}
+
+/// Two ways to find the row: by its place, and by its key when the place is not known.
+struct Statement {
+    by_place: &'static str,
+    by_key: &'static str,
+}
+
+const ADVANCE: Statement = Statement {
+    by_place: advance!("ctid = $3::text::tid"),
+    by_key: advance!("$3::text is not distinct from null"),
+};
+const MARK: Statement = Statement {
+    by_place: mark!("ctid = $3::text::tid"),
+    by_key: mark!("$3::text is not distinct from null"),
+};
+
+impl Cursor {
+    /// Takes the pipeline over from whoever has it.
+    pub(super) async fn open(
+        connection: &mut PgConnection,
+        pipeline: &str,
+        server: &str,
+    ) -> Result<(Self, Position), Failure> {
+        let failed = || failure("take over the pipeline");
+        let row = sqlx::query(OPEN)
+            .bind(pipeline)
+            .bind(server)
+            .fetch_one(&mut *connection)
+            .await
+            .map_err(failed())?;
+        sqlx::query("update semel.parked set taken = null where pipeline = $1 and taken is not null")
+            .bind(pipeline)
+            .execute(connection)
+            .await
+            .map_err(failed())?;
+        let epoch = row.try_get(0).map_err(failed())?;
+        let cursor = Self { pipeline: pipeline.to_owned(), epoch, place: None };
+        Ok((cursor, position(&row).map_err(failed())?))
+    }
+
+    /// Stores how far the pipeline is.
+    pub(super) async fn advance(
+        &mut self,
+        connection: &mut PgConnection,
+        position: &Position,
+    ) -> Result<Holding, Failure> {
+        let (number, end) = position.window.as_ref().map_or((0, None), |(number, end)| {
+            (*number, Some(end.to_string()))
+        });
+        self.change(connection, &ADVANCE, |query| {
+            query
+                .bind(position.passed.to_string())
+                .bind(end.clone())
+                .bind(number)
+                .bind(position.progress)
+                .bind(position.ahead.clone())
+                .bind(position.top)
+                .bind(position.windows)
+        })
+        .await
+    }
+
+    /// Shows what is out.
+    pub(super) async fn mark(
+        &mut self,
+        connection: &mut PgConnection,
+        ledger: &Ledger,
+    ) -> Result<Holding, Failure> {
+        let (from, end) = ledger.last_window().map_or((None, None), |(from, end)| {
+            (Some(from.to_string()), Some(end.to_string()))
+        });
+        let windows = ledger.position().windows;
+        self.change(connection, &MARK, |query| {
+            query.bind(from.clone()).bind(end.clone()).bind(ledger.read()).bind(windows)
+        })
+        .await
+    }
+
+    async fn change(
+        &mut self,
+        connection: &mut PgConnection,
+        statement: &Statement,
+        bind: impl Fn(Query) -> Query + Send,
+    ) -> Result<Holding, Failure> {
+        let failed = || failure("move the cursor");
+        let start = |sql: &'static str, place: Option<String>| {
+            bind(sqlx::query(sql).bind(self.pipeline.clone()).bind(self.epoch).bind(place))
+        };
+        let mut row = None;
+        if let Some(place) = self.place.clone() {
+            let query = start(statement.by_place, Some(place));
+            row = query.fetch_optional(&mut *connection).await.map_err(failed())?;
+        }
+        if row.is_none() {
+            let query = start(statement.by_key, None);
+            row = query.fetch_optional(connection).await.map_err(failed())?;
+        }
+        let Some(row) = row else { return Ok(Holding::Lost) };
+        self.place = row.try_get(0).map_err(failed())?;
+        Ok(Holding::Held)
+    }
+}
+
+type Query = sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
+/// Which server's and database's transaction ids these are.
+pub(super) async fn identity(connection: &mut PgConnection) -> Result<String, Failure> {
+    sqlx::query_scalar(IDENTITY)
+        .fetch_one(connection)
+        .await
+        .map_err(failure("read the identity of the server"))
+}
+
+fn position(row: &PgRow) -> Result<Position, sqlx::Error> {
+    let snapshot = |text: &str| -> Result<Arc<Snapshot>, sqlx::Error> {
+        Ok(Arc::new(text.parse().map_err(sqlx::Error::Decode)?))
+    };
+    let end: Option<&str> = row.try_get(3)?;
+    let number: i64 = row.try_get(4)?;
+    Ok(Position {
+        passed: snapshot(row.try_get(2)?)?,
+        window: end.map(snapshot).transpose()?.map(|end| (number, end)),
+        progress: row.try_get(5)?,
+        ahead: row.try_get(6)?,
+        top: row.try_get(7)?,
+        windows: row.try_get(8)?,
+    })
+}

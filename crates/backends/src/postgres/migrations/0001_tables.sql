@@ -1,0 +1,192 @@
+-- Needs PostgreSQL 13 or later.
+
+-- A UUID of version 7, ordered by time. PostgreSQL has one of its own only from 18 on.
+create function semel.uuid_v7() returns uuid language sql volatile parallel safe as $$
+    select encode(set_bit(set_bit(overlay(
+        uuid_send(gen_random_uuid())
+        placing substring(int8send((extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+        from 1 for 6), 52, 1), 53, 1), 'hex')::uuid
+$$;
+
+-- One row per event, inserted in the business transaction and never updated. A plain INSERT needs
+-- aggregate_type, aggregate_id, event_type and payload; leave txid and seq to the database.
+create table semel.outbox (
+    -- The transaction that wrote the row: what a relay finds new rows by.
+    txid            xid8 not null default pg_current_xact_id(),
+    -- The order inside an aggregate.
+    seq             bigint not null generated always as identity,
+    created_at      timestamptz not null default clock_timestamp(),
+    -- Not published before this time.
+    available_at    timestamptz,
+    id              uuid not null default semel.uuid_v7(),
+    aggregate_type  text not null check (aggregate_type <> ''),
+    aggregate_id    text not null check (aggregate_id <> ''),
+    event_type      text not null check (event_type <> ''),
+    -- Exactly one of the two: text, such as JSON, or bytes that are no text.
+    payload         text,
+    payload_bytes   bytea,
+    content_type    text not null default 'application/json',
+    -- An object of strings.
+    headers         json check (json_typeof(headers) = 'object'),
+    -- Without one, the id is the key.
+    idempotency_key text check (idempotency_key <> ''),
+    constraint outbox_pkey primary key (seq),
+    constraint outbox_id unique (id),
+    constraint outbox_payload check (num_nonnulls(payload, payload_bytes) = 1)
+);
+
+create index outbox_txid on semel.outbox (txid, seq);
+
+-- An event's own key or its id: no two events share one, however they were written.
+create unique index outbox_key on semel.outbox ((coalesce(idempotency_key, id::text)) collate "C");
+
+-- How far each pipeline is. Settled, which means published or in semel.parked, are the events
+--   that are visible in passed,
+--   that are visible in window_end and have a seq up to progress,
+--   whose seq is in one of the spans of ahead: {first, after last, first, after last, ...}.
+-- Only the owner, who has the epoch, may change it.
+create table semel.cursor (
+    pipeline   text primary key,
+    epoch      bigint not null,
+    -- Whose transaction ids these are: system identifier / database oid.
+    server     text not null,
+    passed     pg_snapshot not null,
+    window_end pg_snapshot,
+    window_no  bigint not null default 0,
+    progress   bigint not null default 0,
+    ahead      bigint[] not null default '{}',
+    -- The highest seq that was ever settled.
+    top        bigint not null default 0,
+    -- How many windows there were.
+    windows    bigint not null default 0,
+    -- Handed out are the events visible in out_from, and those visible in out_end up to out_seq.
+    out_from   pg_snapshot,
+    out_end    pg_snapshot,
+    out_seq    bigint,
+    moved_at   timestamptz not null default clock_timestamp()
+) with (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
+
+-- Where a pipeline was at the end of every ten seconds in which it moved: when events were published.
+create table semel.passage (
+    pipeline text not null,
+    at       timestamptz not null,
+    passed   pg_snapshot not null,
+    primary key (pipeline, at)
+);
+
+-- Events that left the straight path of a pipeline, and what became of them.
+--   scheduled  its time has not come            waiting    behind another of its lane, or due
+--   failed     another attempt follows          dead       until an operator retries or discards it
+--   published  delivered after all              discarded  given up by an operator
+create table semel.parked (
+    pipeline       text not null,
+    seq            bigint not null,
+    -- The order inside the lane is (place, seq): which window of the log it came with.
+    place          bigint not null,
+    aggregate_type text not null,
+    aggregate_id   text not null,
+    state          text not null check (
+        state in ('scheduled', 'waiting', 'failed', 'dead', 'published', 'discarded')),
+    -- Whether later events of the lane wait behind it, and whether it waits behind none.
+    holds          boolean not null,
+    head           boolean not null default false,
+    attempts       integer not null default 0,
+    -- When it is offered if nothing holds it, by this server's clock; null when it never is.
+    due            timestamptz,
+    -- The same as the relay said it.
+    retry_at       timestamptz,
+    error          text,
+    -- The epoch of the relay that has it in flight.
+    taken          bigint,
+    changed_at     timestamptz not null default clock_timestamp(),
+    primary key (pipeline, seq)
+);
+
+create index parked_lane on semel.parked (pipeline, aggregate_type, aggregate_id, place, seq)
+    where holds;
+create index parked_head on semel.parked (pipeline, aggregate_type, aggregate_id) where head;
+create index parked_due on semel.parked (pipeline, due)
+    where taken is null and due is not null and (head or state = 'scheduled');
+
+-- Whether a pipeline has settled an event.
+create function semel.settled(c semel.cursor, txid xid8, seq bigint) returns boolean
+language sql stable parallel safe as $$
+    select pg_visible_in_snapshot(txid, c.passed)
+        or (seq <= c.progress and pg_visible_in_snapshot(txid, c.window_end)) is true
+        or width_bucket(seq, c.ahead) % 2 = 1
+$$;
+
+-- The events as one pipeline sees them.
+create function semel.events_of(pipeline text) returns table (
+    seq bigint, state text, attempts integer, next_attempt timestamptz, error text,
+    published_at timestamptz, id uuid, aggregate_type text, aggregate_id text, event_type text,
+    payload text, payload_bytes bytea, content_type text, headers json, idempotency_key text,
+    created_at timestamptz, available_at timestamptz
+) language sql stable parallel safe as $$
+    select o.seq,
+        case
+            when p.taken = c.epoch then 'publishing'
+            when p.state in ('scheduled', 'waiting') then 'pending'
+            when p.state is not null then p.state
+            when c.pipeline is null then 'pending'
+            when semel.settled(c, o.txid, o.seq) then 'published'
+            when pg_visible_in_snapshot(o.txid, c.out_from)
+                or (o.seq <= c.out_seq and pg_visible_in_snapshot(o.txid, c.out_end))
+                then 'publishing'
+            else 'pending'
+        end,
+        coalesce(p.attempts, 0),
+        case when p.state in ('scheduled', 'waiting', 'failed') then p.due end,
+        p.error,
+        case
+            when p.state = 'published' then p.changed_at
+            when p.state is null and semel.settled(c, o.txid, o.seq) then coalesce((
+                select h.at from semel.passage h
+                where h.pipeline = events_of.pipeline and pg_visible_in_snapshot(o.txid, h.passed)
+                order by h.at limit 1), c.moved_at)
+        end,
+        o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.payload, o.payload_bytes,
+        o.content_type, o.headers, o.idempotency_key, o.created_at, o.available_at
+    from semel.outbox o
+    left join semel.cursor c on c.pipeline = events_of.pipeline
+    left join semel.parked p on p.pipeline = events_of.pipeline and p.seq = o.seq
+$$;
+
+-- The life of every event in every pipeline.
+create view semel.events as
+    select c.pipeline, e.*
+    from (
+        select pipeline from semel.cursor
+        union all
+        select null where not exists (select from semel.cursor)
+    ) c
+    cross join lateral semel.events_of(c.pipeline) e;
+
+-- The messages each consumer has taken effect for.
+create table semel.inbox (
+    consumer     text not null,
+    message_id   uuid not null,
+    processed_at timestamptz not null default clock_timestamp(),
+    result       bytea,
+    primary key (consumer, message_id)
+);
+
+create index inbox_age on semel.inbox (processed_at);
+
+-- Idempotency keys: a claim while body is null, a result afterwards. A claim made later always has
+-- a greater token; a key that was given up stays for a while so that this holds.
+create table semel.keys (
+    key         bytea primary key,
+    fingerprint bytea not null,
+    token       bigint not null,
+    attempt     integer not null,
+    version     smallint,
+    body        bytea,
+    -- When the lease runs out, or the result expires.
+    until       timestamptz not null,
+    released    boolean not null default false
+);
+
+create index keys_expiry on semel.keys (until) where body is not null or released;
+
+create sequence semel.key_tokens;

@@ -1,0 +1,387 @@
+//! What left the straight path of a pipeline: failed and dead events, those that wait behind them,
+//! and those whose time has not come.
+//!
+//! Order inside a lane is `(place, seq)`. A row with `holds` makes the later events of its lane
+//! wait, and the first of these in each lane is its `head`: only heads are looked at when something
+//! may be due, so a lane with a hundred thousand waiting events costs a poll nothing.
+//!
+//! All changes are made in a transaction that has checked the ownership of the pipeline first, or
+//! check it themselves.
+
+use semel_core::{Clock, Failure, Outcome, Timestamp};
+use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, Row};
+
+use super::error::failure;
+use super::row::event_columns;
+use super::store::count;
+use super::types::Stamp;
+
+/// How an event is put aside.
+#[derive(Debug)]
+pub(super) struct Aside {
+    pub(super) seq: i64,
+    /// The window it came with.
+    pub(super) place: i64,
+    state: &'static str,
+    holds: bool,
+    attempts: u32,
+    /// Offered after this many microseconds by the server's clock, or at this time by it.
+    wait: Option<i64>,
+    due: Option<Timestamp>,
+    retry_at: Option<Timestamp>,
+    error: Option<String>,
+}
+
+impl Aside {
+    /// Behind what holds its lane.
+    pub(super) fn waiting(seq: i64, place: i64) -> Self {
+        Self {
+            seq,
+            place,
+            state: "waiting",
+            holds: true,
+            attempts: 0,
+            wait: Some(0),
+            due: None,
+            retry_at: None,
+            error: None,
+        }
+    }
+
+    /// Until its time has come; its lane does not wait for it.
+    pub(super) fn scheduled(seq: i64, place: i64, until: Timestamp) -> Self {
+        let waiting = Self::waiting(seq, place);
+        Self { state: "scheduled", holds: false, wait: None, due: Some(until), ..waiting }
+    }
+
+    /// What becomes of an event that failed; none for other outcomes.
+    ///
+    /// The relay's clock may differ from the server's: only the *span* until the retry counts.
+    pub(super) fn failed(
+        seq: i64,
+        place: i64,
+        outcome: &Outcome,
+        clock: &dyn Clock,
+    ) -> Option<Self> {
+        let waiting = Self::waiting(seq, place);
+        // PostgreSQL stores no NUL characters in text.
+        let readable = |failure: &Failure| Some(failure.to_string().replace('\0', "\u{fffd}"));
+        match outcome {
+            Outcome::Retry { at, attempts, failure } => Some(Self {
+                state: "failed",
+                attempts: *attempts,
+                wait: Some(at.as_microsecond().saturating_sub(clock.now().as_microsecond())),
+                retry_at: Some(*at),
+                error: readable(failure),
+                ..waiting
+            }),
+            Outcome::Dead { attempts, failure, parks_lane } => Some(Self {
+                state: "dead",
+                holds: *parks_lane,
+                attempts: *attempts,
+                wait: None,
+                error: readable(failure),
+                ..waiting
+            }),
+            Outcome::Delivered | Outcome::Released => None,
+        }
+    }
+}
+
+macro_rules! put {
+    ($on_conflict:literal) => {
+        concat!(
+            "insert into semel.parked (pipeline, seq, place, aggregate_type, aggregate_id, state,
+                holds, attempts, due, retry_at, error)
+            select $1, x.seq, x.place, o.aggregate_type, o.aggregate_id, x.state, x.holds,
+                x.attempts, coalesce(x.due, clock_timestamp() + x.wait * interval '1 microsecond'),
+                x.retry_at, x.error
+            from unnest($2::bigint[], $3::bigint[], $4::text[], $5::boolean[], $6::integer[],
+                $7::bigint[], $8::timestamptz[], $9::timestamptz[], $10::text[])
+                as x (seq, place, state, holds, attempts, wait, due, retry_at, error)
+            join semel.outbox o on o.seq = x.seq
+            on conflict (pipeline, seq) ",
+            $on_conflict,
+            " returning aggregate_type, aggregate_id"
+        )
+    };
+}
+
+/// A row that is parked already keeps its place.
+const PUT: &str = put!(
+    "do update set state = excluded.state, holds = excluded.holds, attempts = excluded.attempts,
+        due = excluded.due, retry_at = excluded.retry_at, error = excluded.error, taken = null,
+        changed_at = clock_timestamp()"
+);
+const PUT_ASIDE: &str = put!("do nothing");
+
+const FINISH: &str = "\
+update semel.parked set state = 'published', holds = false, head = false, due = null,
+    retry_at = null, taken = null, changed_at = clock_timestamp()
+where pipeline = $1 and seq = any($2) returning aggregate_type, aggregate_id";
+
+const RELEASE: &str =
+    "update semel.parked set taken = null where pipeline = $1 and seq = any($2)";
+
+const FREE: &str = "\
+update semel.parked set taken = null
+where pipeline = $1 and taken is not null and seq <> all($2)";
+
+const HEADS: &str = "\
+with lane as (
+    select distinct * from unnest($2::text[], $3::text[]) as l (aggregate_type, aggregate_id)
+), first as (
+    select f.seq from lane l cross join lateral (
+        select p.seq from semel.parked p
+        where p.pipeline = $1 and p.aggregate_type = l.aggregate_type
+            and p.aggregate_id = l.aggregate_id and p.holds
+        order by p.place, p.seq limit 1) f
+), candidate as (
+    select seq from first
+    union
+    select p.seq from lane l join semel.parked p on p.pipeline = $1 and p.head
+        and p.aggregate_type = l.aggregate_type and p.aggregate_id = l.aggregate_id
+)
+update semel.parked p set head = not head
+where p.pipeline = $1 and p.seq in (select seq from candidate)
+    and p.head <> (p.seq in (select seq from first))";
+
+/// Lane after lane, in order, up to what is not due; `$3` rows at most.
+const OFFER: &str = concat!(
+    "with owner as materialized (
+        select from semel.cursor where pipeline = $1 and epoch = $2 for share
+    ), lane as materialized (
+        select aggregate_type, aggregate_id from semel.parked
+        where pipeline = $1 and head and taken is null and due <= now()
+        order by due limit $3
+    ), row as materialized (
+        select p.*, row_number() over () as turn from lane l cross join lateral (
+            select * from semel.parked p
+            where p.pipeline = $1 and p.aggregate_type = l.aggregate_type
+                and p.aggregate_id = l.aggregate_id and p.holds
+            order by p.place, p.seq limit $3) p
+        limit $3
+    ), free as materialized (
+        select r.*, bool_or(taken is not null or due is null or due > now()) over (
+            partition by aggregate_type, aggregate_id order by turn) as blocked
+        from row r
+    ), sized as materialized (
+        select f.seq, f.turn, sum(200 + octet_length(o.aggregate_type)
+            + octet_length(o.aggregate_id) + octet_length(o.event_type)
+            + coalesce(octet_length(o.payload), octet_length(o.payload_bytes))
+            + coalesce(octet_length(o.headers::text), 0)) over (order by f.turn) as bytes
+        from free f join semel.outbox o on o.seq = f.seq where not f.blocked
+    ), taken as (
+        update semel.parked p set taken = $2 from sized s
+        where p.pipeline = $1 and p.seq = s.seq and exists (select from owner)
+            and (s.bytes <= $4 or s.turn = (select min(turn) from sized))
+        returning p.seq, p.attempts, s.turn
+    )
+    select ",
+    event_columns!(),
+    ", t.attempts from taken t join semel.outbox o on o.seq = t.seq order by t.turn"
+);
+
+/// At most so many at once; the rest with the next poll.
+const WAKE: &str = "\
+with due as (
+    select seq, row_number() over (order by due, seq) as turn from semel.parked
+    where pipeline = $1 and state = 'scheduled' and taken is null and due <= now()
+    order by due, seq limit $3
+)
+update semel.parked p
+set state = 'waiting', holds = true, place = $2 + due.turn, changed_at = clock_timestamp()
+from due where p.pipeline = $1 and p.seq = due.seq
+returning p.aggregate_type, p.aggregate_id";
+
+/// With `$5`, also what is in the table itself, in whatever state.
+const HELD: &str = "\
+select x.seq from unnest($2::bigint[], $3::text[], $4::text[])
+    as x (seq, aggregate_type, aggregate_id)
+where exists (
+    select from semel.parked p where p.pipeline = $1 and p.holds
+        and p.aggregate_type = x.aggregate_type and p.aggregate_id = x.aggregate_id)
+or ($5 and exists (select from semel.parked p where p.pipeline = $1 and p.seq = x.seq))";
+
+/// The parked events of one pipeline.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parking<'a> {
+    pub(super) pipeline: &'a str,
+}
+
+/// Aggregate type and id.
+type OwnedLane = (String, String);
+
+/// What changes at once.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// Failed or dead.
+    pub(super) failed: Vec<Aside>,
+    /// Not to be handed out yet.
+    pub(super) put_aside: Vec<Aside>,
+    /// Parked, and delivered after all.
+    pub(super) delivered: Vec<i64>,
+    /// Parked, and not tried.
+    pub(super) released: Vec<i64>,
+}
+
+impl Changes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.failed.is_empty()
+            && self.put_aside.is_empty()
+            && self.delivered.is_empty()
+            && self.released.is_empty()
+    }
+}
+
+impl Parking<'_> {
+    /// Records changes and finds the new heads of the lanes they touch.
+    pub(super) async fn record(
+        &self,
+        connection: &mut PgConnection,
+        changes: &Changes,
+    ) -> Result<(), Failure> {
+        let mut lanes = Vec::new();
+        for (sql, asides) in [(PUT, &changes.failed), (PUT_ASIDE, &changes.put_aside)] {
+            if !asides.is_empty() {
+                lanes.extend(self.put(connection, sql, asides).await?);
+            }
+        }
+        if !changes.delivered.is_empty() {
+            let rows = self.on_rows(FINISH, &changes.delivered).fetch_all(&mut *connection).await;
+            lanes.extend(all_lanes(&rows.map_err(failure("settle parked events"))?)?);
+        }
+        if !changes.released.is_empty() {
+            let released = self.on_rows(RELEASE, &changes.released).execute(&mut *connection).await;
+            released.map_err(failure("release parked events"))?;
+        }
+        self.find_heads(connection, &lanes).await
+    }
+
+    /// Gives the scheduled events whose time has come their place in their lanes, after `place`:
+    /// behind all that was read so far. Says how many.
+    pub(super) async fn wake_scheduled(
+        &self,
+        connection: &mut PgConnection,
+        place: i64,
+    ) -> Result<usize, Failure> {
+        const AT_ONCE: i64 = 1_000;
+        let rows = sqlx::query(WAKE)
+            .bind(self.pipeline)
+            .bind(place)
+            .bind(AT_ONCE)
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(failure("wake scheduled events"))?;
+        self.find_heads(connection, &all_lanes(&rows)?).await?;
+        Ok(rows.len())
+    }
+
+    /// Marks what is due as in flight, at most so many events and bytes, and reads it: the columns
+    /// of the event, then the attempts. Nothing when the epoch is not the owner's.
+    pub(super) async fn offer(
+        &self,
+        connection: &mut PgConnection,
+        epoch: i64,
+        events: usize,
+        bytes: usize,
+    ) -> Result<Vec<PgRow>, Failure> {
+        sqlx::query(OFFER)
+            .bind(self.pipeline)
+            .bind(epoch)
+            .bind(count(events))
+            .bind(count(bytes))
+            .fetch_all(connection)
+            .await
+            .map_err(failure("read parked events"))
+    }
+
+    /// Frees everything that is marked as in flight, except `rows`.
+    pub(super) async fn free_all_but(
+        &self,
+        connection: &mut PgConnection,
+        rows: &[i64],
+    ) -> Result<(), Failure> {
+        self.on_rows(FREE, rows)
+            .execute(connection)
+            .await
+            .map_err(failure("free parked events"))
+            .map(drop)
+    }
+
+    /// Which of these rows cannot be handed out, because something holds their lane; with
+    /// `parked_too`, also those that are parked themselves.
+    pub(super) async fn held(
+        &self,
+        connection: &mut PgConnection,
+        rows: &[(i64, &str, &str)],
+        parked_too: bool,
+    ) -> Result<Vec<i64>, Failure> {
+        sqlx::query_scalar(HELD)
+            .bind(self.pipeline)
+            .bind(rows.iter().map(|row| row.0).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.1).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.2).collect::<Vec<_>>())
+            .bind(parked_too)
+            .fetch_all(connection)
+            .await
+            .map_err(failure("look for parked lanes"))
+    }
+
+    async fn put(
+        &self,
+        connection: &mut PgConnection,
+        sql: &'static str,
+        asides: &[Aside],
+    ) -> Result<Vec<OwnedLane>, Failure> {
+        let times = |time: fn(&Aside) -> Option<Timestamp>| {
+            asides.iter().map(|aside| time(aside).map(Stamp)).collect::<Vec<_>>()
+        };
+        let attempts = asides.iter().map(|aside| i32::try_from(aside.attempts).unwrap_or(i32::MAX));
+        let rows = sqlx::query(sql)
+            .bind(self.pipeline)
+            .bind(asides.iter().map(|aside| aside.seq).collect::<Vec<_>>())
+            .bind(asides.iter().map(|aside| aside.place).collect::<Vec<_>>())
+            .bind(asides.iter().map(|aside| aside.state).collect::<Vec<_>>())
+            .bind(asides.iter().map(|aside| aside.holds).collect::<Vec<_>>())
+            .bind(attempts.collect::<Vec<_>>())
+            .bind(asides.iter().map(|aside| aside.wait).collect::<Vec<_>>())
+            .bind(times(|aside| aside.due))
+            .bind(times(|aside| aside.retry_at))
+            .bind(asides.iter().map(|aside| aside.error.as_deref()).collect::<Vec<_>>())
+            .fetch_all(connection)
+            .await
+            .map_err(failure("park events"))?;
+        all_lanes(&rows)
+    }
+
+    async fn find_heads(
+        &self,
+        connection: &mut PgConnection,
+        lanes: &[OwnedLane],
+    ) -> Result<(), Failure> {
+        if lanes.is_empty() {
+            return Ok(());
+        }
+        sqlx::query(HEADS)
+            .bind(self.pipeline)
+            .bind(lanes.iter().map(|lane| lane.0.as_str()).collect::<Vec<_>>())
+            .bind(lanes.iter().map(|lane| lane.1.as_str()).collect::<Vec<_>>())
+            .execute(connection)
+            .await
+            .map_err(failure("let a lane go on"))
+            .map(drop)
+    }
+
+    fn on_rows<'q>(&self, sql: &'static str, rows: &'q [i64]) -> Query<'q> {
+        sqlx::query(sql).bind(self.pipeline.to_owned()).bind(rows)
+    }
+}
+
+type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
+fn all_lanes(rows: &[PgRow]) -> Result<Vec<OwnedLane>, Failure> {
+    let lane = |row: &PgRow| Ok((row.try_get(0)?, row.try_get(1)?));
+    rows.iter().map(lane).collect::<Result<_, _>>().map_err(failure("read a lane"))
+}

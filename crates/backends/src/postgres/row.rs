@@ -1,0 +1,100 @@
+//! Reading an event back from its row.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use semel_core::{Event, EventId, Failure, Headers, Payload, Timestamp};
+use sqlx::postgres::PgRow;
+use sqlx::{Decode, Postgres, Row, Type};
+use uuid::Uuid;
+
+use super::error::failure;
+use super::types::Stamp;
+
+/// The columns of an event, of a table called `o`, in the order [`event`] reads them. What has its
+/// usual value is null, which costs nothing on the way.
+macro_rules! event_columns {
+    () => {
+        "o.seq, o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.payload, o.payload_bytes, \
+         nullif(o.content_type, 'application/json'), o.headers::text, o.idempotency_key, \
+         o.created_at, o.available_at"
+    };
+}
+pub(super) use event_columns;
+
+/// The first column after those of the event.
+pub(super) const AFTER_EVENT: usize = 12;
+
+/// The number of a row.
+pub(super) fn seq(row: &PgRow) -> Result<i64, Failure> {
+    column(row, 0)
+}
+
+/// The event of a row that begins with [`event_columns`].
+pub(super) fn event(row: &PgRow) -> Result<Event, Failure> {
+    let id: Uuid = column(row, 1)?;
+    let text = |index| column::<&str>(row, index);
+    let mut event = Event::with_id(EventId::from_uuid(id), text(2)?, text(3)?, text(4)?);
+    event.payload = payload(row)?;
+    if let Some(headers) = column::<Option<&str>>(row, 8)? {
+        event.headers = parse_headers(headers);
+    }
+    event.custom_key = column(row, 9)?;
+    event.created_at = column::<Stamp>(row, 10)?.0;
+    event.available_at = available_at(row)?;
+    Ok(event)
+}
+
+/// When a row may be published, if it says.
+pub(super) fn available_at(row: &PgRow) -> Result<Option<Timestamp>, Failure> {
+    Ok(column::<Option<Stamp>>(row, 11)?.map(|Stamp(time)| time))
+}
+
+/// A column by its number, without a second check of its type: the statements are ours.
+pub(super) fn column<'r, T>(row: &'r PgRow, index: usize) -> Result<T, Failure>
+where
+    T: Decode<'r, Postgres> + Type<Postgres>,
+{
+    row.try_get_unchecked(index).map_err(failure("read a row"))
+}
+
+/// Text or bytes, whichever is there. Neither when it was too large to come with the row.
+fn payload(row: &PgRow) -> Result<Payload, Failure> {
+    let content_type: Option<String> = column(row, 7)?;
+    let content_type = content_type.map_or(Cow::Borrowed(Payload::JSON), Cow::Owned);
+    let bytes = match column::<Option<&str>>(row, 5)? {
+        Some(text) => text.as_bytes(),
+        None => column::<Option<&[u8]>>(row, 6)?.unwrap_or_default(),
+    };
+    Ok(Payload::new(content_type, Bytes::copy_from_slice(bytes)))
+}
+
+/// Headers as a writer of any language may have put them: what is not a string is kept as JSON.
+fn parse_headers(json: &str) -> Headers {
+    if let Ok(headers) = serde_json::from_str(json) {
+        return headers;
+    }
+    let values: BTreeMap<String, serde_json::Value> =
+        serde_json::from_str(json).unwrap_or_default();
+    let mut headers = Headers::default();
+    for (name, value) in values {
+        headers.set(name, value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+    }
+    headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_that_are_not_strings_are_kept_as_json() {
+        let headers = parse_headers(r#"{"Tenant":"acme","retries":3,"tags":["a"],"none":null}"#);
+        let all: Vec<_> = headers.iter().collect();
+        assert_eq!(
+            all,
+            [("tenant", "acme"), ("none", "null"), ("retries", "3"), ("tags", "[\"a\"]")]
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! One database, shared by everything that uses it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::{Clock, Failure, SystemClock};
+use sqlx::{PgPool, Postgres, Transaction};
+use tokio::sync::watch;
+
+use super::error::failure;
+use super::schema::{self, SchemaStatus};
+use super::{PostgresAdmin, PostgresInbox, PostgresKeys, PostgresOutbox, PostgresSource};
+
+/// A database. Clones share its connections.
+///
+/// Made by [`PostgresConfig::connect`](super::PostgresConfig::connect), or from the pool of an
+/// application by [`PostgresStore::from_pool`].
+///
+/// ```no_run
+/// use semel_backends::postgres::{PgPool, PostgresStore};
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = PgPool::connect("postgres://localhost/shop").await?;
+/// let store = PostgresStore::from_pool(pool);
+/// store.migrate().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct PostgresStore {
+    pool: PgPool,
+    pub(super) clock: Arc<dyn Clock>,
+    changes: Arc<watch::Sender<()>>,
+}
+
+impl PostgresStore {
+    pub(super) fn new(pool: PgPool, clock: Arc<dyn Clock>) -> Self {
+        Self { pool, clock, changes: Arc::new(watch::Sender::new(())) }
+    }
+
+    /// A store on the application's own pool.
+    #[must_use]
+    pub fn from_pool(pool: PgPool) -> Self {
+        Self::new(pool, Arc::new(SystemClock))
+    }
+
+    /// The connections.
+    #[must_use]
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// Opens a transaction.
+    ///
+    /// # Errors
+    /// `Unavailable` when there is no connection to be had.
+    pub async fn begin(&self) -> Result<Transaction<'static, Postgres>, Failure> {
+        self.pool.begin().await.map_err(failure("begin a transaction"))
+    }
+
+    /// Creates or upgrades the tables; says which migrations were applied.
+    ///
+    /// # Errors
+    /// See [`migrate`](super::migrate).
+    pub async fn migrate(&self) -> Result<Vec<&'static str>, Failure> {
+        schema::migrate(&self.pool).await
+    }
+
+    /// Which version of the tables is there.
+    ///
+    /// # Errors
+    /// See [`status`](super::status).
+    pub async fn status(&self) -> Result<SchemaStatus, Failure> {
+        schema::status(&self.pool).await
+    }
+
+    /// The writing end of the outbox.
+    #[must_use]
+    pub fn outbox(&self) -> PostgresOutbox {
+        PostgresOutbox::new(self.clone())
+    }
+
+    /// The outbox as a source for the pipeline of this name, taking it over from any other owner.
+    /// A pipeline that is new begins with the oldest event that is still there.
+    ///
+    /// # Errors
+    /// `Misconfigured` when the tables are missing or of another version.
+    pub async fn source(&self, pipeline: &str) -> Result<PostgresSource, Failure> {
+        PostgresSource::open(self.clone(), pipeline).await
+    }
+
+    /// The operator's view of a pipeline.
+    #[must_use]
+    pub fn admin(&self, pipeline: &str) -> PostgresAdmin {
+        PostgresAdmin::new(self.clone(), pipeline)
+    }
+
+    /// The inbox.
+    #[must_use]
+    pub fn inbox(&self) -> PostgresInbox {
+        PostgresInbox::new(self.clone())
+    }
+
+    /// Idempotency keys.
+    #[must_use]
+    pub fn keys(&self) -> PostgresKeys {
+        PostgresKeys::new(self.clone())
+    }
+
+    /// Closes all connections.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+
+    /// Wakes the sources of this process.
+    pub(super) fn announce_change(&self) {
+        self.changes.send_replace(());
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").finish_non_exhaustive()
+    }
+}
+
+/// A span of time in microseconds.
+pub(super) fn micros(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX / 4)
+}
+
+/// A number of rows for LIMIT.
+pub(super) fn count(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// How many rows a statement said it changed.
+pub(super) fn changed(rows: u64) -> usize {
+    usize::try_from(rows).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,123 @@
+//! [`InboxStore`]: the messages each consumer has taken effect for.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel_core::inbox::{InboxStore, Seen};
+use semel_core::{EventId, Failure};
+use sqlx::{Sqlite, Transaction};
+
+use super::error::failure;
+use super::store::SqliteStore;
+
+/// The table `semel_inbox`. Made by [`SqliteStore::inbox`].
+///
+/// Two transactions that record the same id never run at the same time, because no two write
+/// transactions do: the second waits in [`begin`](InboxStore::begin).
+///
+/// ```
+/// use semel_backends::sqlite::SqliteConfig;
+/// use semel_core::inbox::{InboxStore, Seen};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let url = format!("sqlite://{}/shop.db", folder.path().display());
+/// let store = SqliteConfig::new(&url)?.connect().await?;
+/// store.migrate().await?;
+/// let (inbox, id) = (store.inbox(), semel_core::EventId::now());
+///
+/// let mut tx = inbox.begin().await?;
+/// assert_eq!(inbox.record(&mut tx, "payments", id).await?, Seen::First);
+/// inbox.commit(tx).await?;
+///
+/// let mut tx = inbox.begin().await?;
+/// assert_eq!(inbox.record(&mut tx, "payments", id).await?, Seen::Duplicate { result: None });
+/// # Ok::<(), semel_core::Failure>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug)]
+pub struct SqliteInbox {
+    store: SqliteStore,
+}
+
+impl SqliteInbox {
+    pub(super) fn new(store: SqliteStore) -> Self {
+        Self { store }
+    }
+}
+
+impl InboxStore for SqliteInbox {
+    type Tx<'c> = Transaction<'c, Sqlite>;
+
+    async fn begin(&self) -> Result<Transaction<'static, Sqlite>, Failure> {
+        self.store.begin().await
+    }
+
+    async fn record(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &str,
+        id: EventId,
+    ) -> Result<Seen, Failure> {
+        let recorded = sqlx::query(
+            "INSERT INTO semel_inbox (consumer, message_id, processed_at) VALUES (?1, ?2, ?3) \
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(consumer)
+        .bind(id.to_string())
+        .bind(self.store.now())
+        .execute(&mut **tx)
+        .await
+        .map_err(failure("record a message"))?;
+        if recorded.rows_affected() == 1 {
+            return Ok(Seen::First);
+        }
+        let result: Option<Vec<u8>> = sqlx::query_scalar(
+            "SELECT result FROM semel_inbox WHERE consumer = ?1 AND message_id = ?2",
+        )
+        .bind(consumer)
+        .bind(id.to_string())
+        .fetch_one(&mut **tx)
+        .await
+        .map_err(failure("read a stored result"))?;
+        Ok(Seen::Duplicate { result: result.map(Bytes::from) })
+    }
+
+    async fn store_result(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &str,
+        id: EventId,
+        result: Bytes,
+    ) -> Result<(), Failure> {
+        sqlx::query("UPDATE semel_inbox SET result = ?3 WHERE consumer = ?1 AND message_id = ?2")
+            .bind(consumer)
+            .bind(id.to_string())
+            .bind(result.as_ref())
+            .execute(&mut **tx)
+            .await
+            .map_err(failure("store a result"))
+            .map(drop)
+    }
+
+    async fn commit(&self, tx: Self::Tx<'static>) -> Result<(), Failure> {
+        tx.commit().await.map_err(failure("commit"))
+    }
+
+    async fn rollback(&self, tx: Self::Tx<'static>) {
+        // A connection that cannot roll back is closed by the pool, which has the same effect.
+        tx.rollback().await.ok();
+    }
+
+    async fn forget(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
+        let forgotten = sqlx::query(
+            "DELETE FROM semel_inbox WHERE (consumer, message_id) IN (\
+                 SELECT consumer, message_id FROM semel_inbox WHERE processed_at < ?1 LIMIT ?2)",
+        )
+        .bind(self.store.before(age))
+        .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+        .execute(&self.store.writer)
+        .await
+        .map_err(failure("forget old messages"))?;
+        Ok(usize::try_from(forgotten.rows_affected()).unwrap_or(usize::MAX))
+    }
+}

@@ -1,0 +1,443 @@
+//! [`Source`]: the outbox of one pipeline, read with a cursor.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::TryStreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
+use semel_core::{
+    Batch, Delivery, Event, Failure, Guarantees, Holding, Limit, Message, Receipt, Settlement,
+    Source, Timestamp, Topic,
+};
+use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
+use tokio::sync::watch;
+
+use super::error::failure;
+use super::parking::{Aside, Parking, Standing, json, standing};
+use super::row::{self, AFTER_EVENT, event_columns, stored};
+use super::schema;
+use super::store::{SqliteStore, timestamp};
+use crate::watermark::{Frontier, Watermark};
+
+/// The outbox as a source for one pipeline. Made by [`SqliteStore::source`].
+///
+/// Several pipelines read the same outbox, each with a cursor of its own. Whoever opens a pipeline
+/// owns it: the epoch in its cursor row goes up, and everything an earlier owner still tries is
+/// answered with [`Holding::Lost`].
+///
+/// Confirming a batch is one UPDATE of one row, however large the batch is.
+///
+/// ```
+/// use semel_backends::sqlite::SqliteConfig;
+/// use semel_core::{Event, Limit, Outcome, Settlement, Source};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// # let folder = tempfile::tempdir()?;
+/// # let url = format!("sqlite://{}/shop.db", folder.path().display());
+/// let store = SqliteConfig::new(&url)?.connect().await?;
+/// store.migrate().await?;
+/// let mut tx = store.begin().await?;
+/// store.outbox().append(&mut tx, Event::new("order", "42", "OrderPlaced")).await?;
+/// tx.commit().await?;
+///
+/// let mut source = store.source("orders").await?;
+/// let batch = source.next_batch(Limit::default()).await?;
+/// let receipt = batch.deliveries[0].receipt;
+/// source.settle(&[Settlement { receipt, outcome: Outcome::Delivered }]).await?;
+///
+/// let mut successor = store.source("orders").await?;
+/// assert!(successor.next_batch(Limit::default()).await?.deliveries.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct SqliteSource {
+    pub(super) store: SqliteStore,
+    changes: watch::Receiver<()>,
+    pub(super) pipeline: String,
+    pub(super) epoch: i64,
+    topic: Topic,
+    /// The rows that were read from the log and are not settled.
+    pub(super) watermark: Watermark,
+    /// Of those, the ones to be offered again.
+    pub(super) again: BTreeSet<u64>,
+    /// Parked rows in flight.
+    pub(super) taken: HashSet<u64>,
+    /// Whether rows may be marked as taken in the table that `taken` does not have, because a call
+    /// ended half-way.
+    unsure: bool,
+    /// When the progress was last recorded.
+    pub(super) recorded_at: i64,
+}
+
+/// How often the progress is recorded: how exact the time of publishing is known.
+pub(super) const RECORD_EVERY_MICROS: i64 = 1_000_000;
+
+/// Rows after a position.
+const NEW: &str = concat!(
+    "SELECT ",
+    event_columns!(),
+    ", ",
+    standing!(),
+    " FROM semel_outbox o WHERE o.seq > ?2 ORDER BY o.seq LIMIT ?3"
+);
+
+/// Rows by their numbers.
+const AGAIN: &str = concat!(
+    "SELECT ",
+    event_columns!(),
+    ", ",
+    standing!(),
+    " FROM semel_outbox o WHERE o.seq IN (SELECT value FROM json_each(?2)) ORDER BY o.seq"
+);
+
+impl SqliteSource {
+    pub(super) async fn open(store: SqliteStore, pipeline: &str) -> Result<Self, Failure> {
+        schema::check(&store.readers).await?;
+        let failed = || failure("take over the pipeline");
+        let mut tx = store.begin().await?;
+        let (epoch, position, ahead): (i64, i64, String) = sqlx::query_as(
+            "INSERT INTO semel_cursor (pipeline, position, epoch, moved_at) VALUES (?1, 0, 1, ?2) \
+             ON CONFLICT (pipeline) DO UPDATE SET epoch = epoch + 1, handed_out = position \
+             RETURNING epoch, position, ahead",
+        )
+        .bind(pipeline)
+        .bind(store.now())
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(failed())?;
+        Parking { pipeline, now: store.now() }.free_all_but(&mut tx, &[]).await?;
+        tx.commit().await.map_err(failed())?;
+        let ahead = serde_json::from_str(&ahead).map_err(|error| {
+            Failure::misconfigured("E-SQLITE-CURSOR", format!("SQLite: cursor of {pipeline:?}"))
+                .with_source(error)
+        })?;
+        Ok(Self {
+            changes: store.changes(),
+            pipeline: pipeline.to_owned(),
+            epoch,
+            topic: Topic::from("outbox"),
+            watermark: Watermark::resume(Frontier { position: row::position(position), ahead }),
+            again: BTreeSet::new(),
+            taken: HashSet::new(),
+            unsure: false,
+            recorded_at: i64::MIN,
+            store,
+        })
+    }
+
+    pub(super) fn parking(&self) -> Parking<'_> {
+        Parking { pipeline: &self.pipeline, now: self.store.now() }
+    }
+
+    async fn owns(&self, connection: &mut SqliteConnection) -> Result<bool, Failure> {
+        sqlx::query("SELECT 1 FROM semel_cursor WHERE pipeline = ?1 AND epoch = ?2")
+            .bind(&self.pipeline)
+            .bind(self.epoch)
+            .fetch_optional(connection)
+            .await
+            .map_err(failure("look who owns the pipeline"))
+            .map(|row| row.is_some())
+    }
+}
+
+#[async_trait]
+impl Source for SqliteSource {
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { lane_order: true, parking: true }
+    }
+
+    async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
+        self.changes.borrow_and_update();
+        loop {
+            let Some(agenda) = self.look().await? else {
+                return Ok(Batch::default());
+            };
+            // Nothing is changed in memory before the last await, so that a dropped call has not
+            // handed anything out.
+            let mut round = Round::new(limit);
+            if agenda.something_is_due {
+                self.collect_parked(&mut round).await?;
+            }
+            self.collect_log(&mut round).await?;
+            if self.put_aside(&round).await? {
+                self.collect_parked(&mut round).await?;
+            }
+            let more = round.more;
+            let deliveries = self.hand_out(round);
+            if !deliveries.is_empty() || !more {
+                return Ok(Batch { deliveries, more, next_due: agenda.next_retry });
+            }
+        }
+    }
+
+    fn wakeup(&mut self) -> BoxFuture<'static, ()> {
+        let mut changes = self.changes.clone();
+        Box::pin(async move {
+            // An error means that the store is gone; then nothing will come any more.
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        })
+    }
+
+    async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
+        self.settle_all(settlements).await
+    }
+}
+
+/// What falls due.
+struct Agenda {
+    something_is_due: bool,
+    next_retry: Option<Timestamp>,
+}
+
+/// What was found to be handed out or put aside.
+struct Round {
+    limit: Limit,
+    count: usize,
+    bytes: usize,
+    /// In the order in which they are handed out.
+    found: Vec<(u64, Found)>,
+    /// Something was found for which there was no room.
+    more: bool,
+}
+
+enum Found {
+    /// Parked and due, after so many attempts.
+    Parked(u32, Arc<Event>),
+    /// In the log, and free to go.
+    Free(Arc<Event>),
+    /// In the log, and has to wait.
+    PutAside(Aside),
+    /// In the log, but settled or parked before.
+    Passed,
+}
+
+impl Round {
+    fn new(limit: Limit) -> Self {
+        Self { limit, count: 0, bytes: 0, found: Vec::new(), more: false }
+    }
+
+    /// How many rows to ask for: one more than there is room for, to know whether there is more.
+    fn rows(&self) -> i64 {
+        stored(self.limit.events.saturating_sub(self.count) as u64).saturating_add(1)
+    }
+
+    /// Takes up the room for an event, if there is any.
+    fn admit(&mut self, event: &Event) -> bool {
+        let bytes = self.bytes.saturating_add(event.size());
+        let room = self.count == 0 || (self.count < self.limit.events && bytes <= self.limit.bytes);
+        if room {
+            self.count += 1;
+            self.bytes = bytes;
+        }
+        self.more |= !room;
+        room
+    }
+}
+
+impl SqliteSource {
+    /// Whether this source is the owner still, and what falls due when.
+    async fn look(&mut self) -> Result<Option<Agenda>, Failure> {
+        let now = self.store.now();
+        let found: Option<(Option<i64>, Option<i64>, Option<i64>)> = sqlx::query_as(
+            "SELECT (SELECT min(due) FROM semel_parked WHERE pipeline = ?1 AND state = 'failed' \
+                         AND due IS NOT NULL AND taken IS NULL), \
+                    (SELECT min(due) FROM semel_parked WHERE pipeline = ?1 AND state = 'waiting' \
+                         AND due IS NOT NULL AND taken IS NULL), \
+                    (SELECT min(due) FROM semel_parked WHERE pipeline = ?1 AND state = 'scheduled' \
+                         AND due IS NOT NULL AND taken IS NULL) \
+             FROM semel_cursor WHERE pipeline = ?1 AND epoch = ?2",
+        )
+        .bind(&self.pipeline)
+        .bind(self.epoch)
+        .fetch_optional(&self.store.readers)
+        .await
+        .map_err(failure("look for events"))?;
+        let Some((failed, waiting, scheduled)) = found else {
+            return Ok(None);
+        };
+        let is_due = |due: Option<i64>| due.is_some_and(|due| due <= now);
+        if is_due(scheduled) || self.unsure {
+            self.tidy().await?;
+        }
+        Ok(Some(Agenda {
+            something_is_due: is_due(failed) || is_due(waiting) || is_due(scheduled),
+            next_retry: failed.filter(|due| *due > now).map(timestamp),
+        }))
+    }
+
+    /// Puts the parked table in order before it is read.
+    async fn tidy(&mut self) -> Result<(), Failure> {
+        let mut tx = self.store.begin().await?;
+        if self.owns(&mut tx).await? {
+            let parking = self.parking();
+            if self.unsure {
+                let taken: Vec<u64> = self.taken.iter().copied().collect();
+                parking.free_all_but(&mut tx, &taken).await?;
+            }
+            parking.wake_scheduled(&mut tx, self.watermark.read()).await?;
+        }
+        tx.commit().await.map_err(failure("put parked events in order"))?;
+        self.unsure = false;
+        Ok(())
+    }
+
+    /// Parked events that are due: they are the oldest.
+    async fn collect_parked(&mut self, round: &mut Round) -> Result<(), Failure> {
+        let failed = || failure("read parked events");
+        let mut reader = self.store.readers.acquire().await.map_err(failed())?;
+        let rows = self.parking().due(&mut reader, round.rows()).await?;
+        drop(reader);
+        let mut chosen = Vec::new();
+        for found in &rows {
+            let seq = row::seq(found)?;
+            // After a settle whose answer was lost the table may be ahead of us.
+            if self.taken.contains(&seq) || self.watermark.is_out(seq) {
+                continue;
+            }
+            let (event, _) = row::event(found)?;
+            if !round.admit(&event) {
+                break;
+            }
+            chosen.push((seq, Found::Parked(row::column(found, AFTER_EVENT)?, event)));
+        }
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        self.unsure = true;
+        let mut tx = self.store.begin().await?;
+        if self.owns(&mut tx).await? {
+            let seqs: Vec<u64> = chosen.iter().map(|(seq, _)| *seq).collect();
+            let granted = self.parking().take(&mut tx, &seqs, self.epoch).await?;
+            chosen.retain(|(seq, _)| granted.contains(seq));
+            round.found.append(&mut chosen);
+        }
+        tx.commit().await.map_err(failed())
+    }
+
+    /// Released rows, then rows that were not read yet.
+    async fn collect_log(&self, round: &mut Round) -> Result<(), Failure> {
+        let mut reader = self.store.readers.acquire().await.map_err(failure("read the outbox"))?;
+        if !self.again.is_empty() {
+            let rows = usize::try_from(round.rows()).unwrap_or(usize::MAX);
+            let seqs: Vec<u64> = self.again.iter().copied().take(rows).collect();
+            let query = sqlx::query(AGAIN).bind(&self.pipeline).bind(json(&seqs));
+            self.collect(query.fetch(&mut *reader), round).await?;
+        }
+        if !round.more {
+            let (after, rows) = (stored(self.watermark.read()), round.rows());
+            let query = sqlx::query(NEW).bind(&self.pipeline).bind(after).bind(rows);
+            let read = self.collect(query.fetch(&mut *reader), round).await?;
+            round.more |= read == rows;
+        }
+        Ok(())
+    }
+
+    /// Reads rows as long as there is room; says how many.
+    async fn collect(
+        &self,
+        mut rows: BoxStream<'_, Result<SqliteRow, sqlx::Error>>,
+        round: &mut Round,
+    ) -> Result<i64, Failure> {
+        let now = self.store.clock.now();
+        let mut count = 0;
+        while let Some(found) = rows.try_next().await.map_err(failure("read the outbox"))? {
+            count += 1;
+            let seq = row::seq(&found)?;
+            let standing = Standing::from_column(row::column(&found, AFTER_EVENT)?);
+            let found = if standing == Standing::Parked || self.watermark.is_known(seq) {
+                Found::Passed
+            } else {
+                let (event, fault) = row::event(&found)?;
+                aside(&event, fault, standing, now).map_or(Found::Free(event), Found::PutAside)
+            };
+            if let Found::Free(event) = &found
+                && !round.admit(event)
+            {
+                break;
+            }
+            round.found.push((seq, found));
+        }
+        Ok(count)
+    }
+
+    /// Parks what must wait; says whether something is due now all the same.
+    async fn put_aside(&self, round: &Round) -> Result<bool, Failure> {
+        if !round.found.iter().any(|(_, found)| matches!(found, Found::PutAside(_))) {
+            return Ok(false);
+        }
+        let parking = self.parking();
+        let mut lanes = BTreeSet::new();
+        let mut something_is_due = false;
+        let mut tx = self.store.begin().await?;
+        if self.owns(&mut tx).await? {
+            for (seq, found) in &round.found {
+                if let Found::PutAside(aside) = found {
+                    lanes.extend(parking.put(&mut tx, *seq, aside).await?);
+                }
+            }
+            for lane in &lanes {
+                something_is_due |= parking.promote(&mut tx, lane).await?;
+            }
+            let read =
+                round.found.iter().map(|(seq, _)| *seq).fold(self.watermark.read(), u64::max);
+            something_is_due |= parking.wake_scheduled(&mut tx, read).await?;
+        }
+        tx.commit().await.map_err(failure("park events"))?;
+        Ok(something_is_due)
+    }
+
+    /// From here on everything is the engine's.
+    fn hand_out(&mut self, round: Round) -> Vec<Delivery> {
+        self.unsure = false;
+        let topic = self.topic.clone();
+        let delivery = |seq, event, attempts: u32| Delivery {
+            message: Message { topic: topic.clone(), event, attempt: attempts + 1 },
+            receipt: Receipt(seq),
+        };
+        let mut deliveries = Vec::with_capacity(round.count);
+        for (seq, found) in round.found {
+            let was_read = self.again.remove(&seq);
+            match found {
+                Found::Parked(attempts, event) => {
+                    self.taken.insert(seq);
+                    deliveries.push(delivery(seq, event, attempts));
+                }
+                Found::Free(event) => {
+                    if !was_read {
+                        self.watermark.hand_out(seq);
+                    }
+                    deliveries.push(delivery(seq, event, 0));
+                }
+                Found::PutAside(_) | Found::Passed if was_read => self.watermark.finish(&[seq]),
+                Found::PutAside(_) | Found::Passed => self.watermark.pass(seq),
+            }
+        }
+        self.store.note_handed_out(&self.pipeline, self.epoch, self.watermark.read());
+        deliveries
+    }
+}
+
+/// How an event that cannot be handed out is put aside.
+fn aside(
+    event: &Event,
+    fault: Option<Failure>,
+    standing: Standing,
+    now: Timestamp,
+) -> Option<Aside> {
+    if let Some(fault) = fault {
+        return Some(Aside::unreadable(&fault));
+    }
+    match event.available_at {
+        // Due or not: it takes its place when it falls due, and that is not where it was written.
+        Some(time) if time > now || time > event.created_at => {
+            Some(Aside::scheduled(time.as_microsecond()))
+        }
+        _ if standing == Standing::Held => Some(Aside::waiting()),
+        _ => None,
+    }
+}

@@ -1,0 +1,199 @@
+//! What became of deliveries, on its way into the tables.
+
+use std::collections::BTreeSet;
+
+use semel_core::{Failure, Holding, Outcome, Receipt, Settlement};
+use sqlx::SqliteConnection;
+
+use super::error::failure;
+use super::parking::{Aside, OwnedLane};
+use super::poll::{RECORD_EVERY_MICROS, SqliteSource};
+use super::row::stored;
+
+/// Outcomes, by what has to be written for them.
+#[derive(Default)]
+struct Outcomes {
+    /// Delivered straight from the log: the cursor says it all.
+    delivered: Vec<u64>,
+    /// Failed or dead.
+    failed: Vec<(u64, Aside)>,
+    /// Delivered from the parked table.
+    delivered_parked: Vec<u64>,
+    released: Vec<u64>,
+    released_parked: Vec<u64>,
+}
+
+impl SqliteSource {
+    /// Nothing is changed in memory until all of it is stored.
+    pub(super) async fn settle_all(
+        &mut self,
+        settlements: &[Settlement],
+    ) -> Result<Holding, Failure> {
+        let outcomes = self.sort(settlements);
+        let mut finished = outcomes.delivered.clone();
+        let out = |seq: &u64| self.watermark.is_out(*seq);
+        finished.extend(outcomes.failed.iter().map(|(seq, _)| *seq).filter(out));
+        let mut again = Vec::new();
+        let held = if outcomes.concern_the_cursor_only() {
+            finished.sort_unstable();
+            self.move_cursor_alone(&finished).await?
+        } else {
+            let mut tx = self.store.begin().await?;
+            again = self.store_outcomes(&mut tx, &outcomes, &mut finished).await?;
+            finished.sort_unstable();
+            let held = self.move_cursor(&mut tx, &finished).await?;
+            if held.is_held() {
+                tx.commit().await.map_err(failure("settle"))?;
+            }
+            held
+        };
+        if held.is_held() {
+            self.forget(&outcomes, &finished);
+            self.again.extend(again);
+        }
+        Ok(held)
+    }
+
+    fn sort(&self, settlements: &[Settlement]) -> Outcomes {
+        let mut sorted = Outcomes::default();
+        for &Settlement { receipt: Receipt(seq), ref outcome } in settlements {
+            let parked = self.taken.contains(&seq);
+            if !parked && !self.watermark.is_out(seq) {
+                continue;
+            }
+            match (outcome, parked) {
+                (Outcome::Delivered, false) => sorted.delivered.push(seq),
+                (Outcome::Delivered, true) => sorted.delivered_parked.push(seq),
+                (Outcome::Released, false) => sorted.released.push(seq),
+                (Outcome::Released, true) => sorted.released_parked.push(seq),
+                (Outcome::Retry { .. } | Outcome::Dead { .. }, _) => {
+                    sorted.failed.extend(Aside::failed(outcome).map(|aside| (seq, aside)));
+                }
+            }
+        }
+        sorted.released.sort_unstable();
+        sorted
+    }
+
+    /// Everything but the cursor. Adds to `finished` the released events that wait in the parked
+    /// table now; returns the others.
+    async fn store_outcomes(
+        &self,
+        connection: &mut SqliteConnection,
+        outcomes: &Outcomes,
+        finished: &mut Vec<u64>,
+    ) -> Result<Vec<u64>, Failure> {
+        let parking = self.parking();
+        let mut lanes = BTreeSet::<OwnedLane>::new();
+        for (seq, aside) in &outcomes.failed {
+            lanes.extend(parking.put(connection, *seq, aside).await?);
+        }
+        for seq in &outcomes.delivered_parked {
+            lanes.extend(parking.delivered(connection, *seq).await?);
+        }
+        for seq in &outcomes.released_parked {
+            parking.released(connection, *seq).await?;
+        }
+        let mut again = Vec::new();
+        for seq in &outcomes.released {
+            match parking.follow(connection, *seq).await? {
+                Some(lane) => {
+                    lanes.insert(lane);
+                    finished.push(*seq);
+                }
+                None => again.push(*seq),
+            }
+        }
+        for lane in &lanes {
+            parking.promote(connection, lane).await?;
+        }
+        Ok(again)
+    }
+
+    /// The usual case: one UPDATE, which is its own transaction; once a second, two statements.
+    async fn move_cursor_alone(&mut self, finished: &[u64]) -> Result<Holding, Failure> {
+        if self.is_time_to_record() {
+            let mut tx = self.store.begin().await?;
+            let held = self.move_cursor(&mut tx, finished).await?;
+            tx.commit().await.map_err(failure("settle"))?;
+            return Ok(held);
+        }
+        let mut writer = self.store.writer.acquire().await.map_err(failure("settle"))?;
+        self.update_cursor(&mut writer, finished).await
+    }
+
+    async fn move_cursor(
+        &mut self,
+        connection: &mut SqliteConnection,
+        finished: &[u64],
+    ) -> Result<Holding, Failure> {
+        if self.is_time_to_record() {
+            self.record_progress(connection).await?;
+        }
+        self.update_cursor(connection, finished).await
+    }
+
+    async fn update_cursor(
+        &self,
+        connection: &mut SqliteConnection,
+        finished: &[u64],
+    ) -> Result<Holding, Failure> {
+        let frontier = self.watermark.frontier(finished);
+        // Numbers always make JSON.
+        let ahead = serde_json::to_string(&frontier.ahead).unwrap_or_else(|_| "[]".into());
+        let moved = sqlx::query(
+            "UPDATE semel_cursor SET position = ?3, ahead = ?4, handed_out = ?5, moved_at = ?6 \
+             WHERE pipeline = ?1 AND epoch = ?2",
+        )
+        .bind(&self.pipeline)
+        .bind(self.epoch)
+        .bind(stored(frontier.position))
+        .bind(ahead)
+        .bind(stored(self.watermark.read()))
+        .bind(self.store.now())
+        .execute(connection)
+        .await
+        .map_err(failure("move the cursor"))?;
+        Ok(if moved.rows_affected() == 1 { Holding::Held } else { Holding::Lost })
+    }
+
+    fn is_time_to_record(&self) -> bool {
+        self.store.now() >= self.recorded_at.saturating_add(RECORD_EVERY_MICROS)
+    }
+
+    /// Notes when the cursor came to where it is, before it moves on.
+    async fn record_progress(&mut self, connection: &mut SqliteConnection) -> Result<(), Failure> {
+        sqlx::query(
+            "INSERT INTO semel_progress (pipeline, position, at) \
+             SELECT pipeline, position, moved_at FROM semel_cursor \
+             WHERE pipeline = ?1 AND epoch = ?2 ON CONFLICT DO NOTHING",
+        )
+        .bind(&self.pipeline)
+        .bind(self.epoch)
+        .execute(connection)
+        .await
+        .map_err(failure("record the progress"))?;
+        self.recorded_at = self.store.now();
+        Ok(())
+    }
+
+    fn forget(&mut self, outcomes: &Outcomes, finished: &[u64]) {
+        self.watermark.finish(finished);
+        for seq in finished {
+            self.again.remove(seq);
+        }
+        let failed = outcomes.failed.iter().map(|(seq, _)| seq);
+        for seq in failed.chain(&outcomes.delivered_parked).chain(&outcomes.released_parked) {
+            self.taken.remove(seq);
+        }
+    }
+}
+
+impl Outcomes {
+    fn concern_the_cursor_only(&self) -> bool {
+        self.failed.is_empty()
+            && self.delivered_parked.is_empty()
+            && self.released.is_empty()
+            && self.released_parked.is_empty()
+    }
+}

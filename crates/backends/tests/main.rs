@@ -1,0 +1,4 @@
+//! All backends against the shared suites and against what is particular to each.
+
+#[cfg(feature = "sqlite")]
+mod sqlite;

@@ -1,0 +1,154 @@
+//! The shared suites.
+
+use std::time::Duration;
+
+use semel_backends::sqlite::{
+    Sqlite, SqliteAdmin, SqliteInbox, SqliteKeys, SqliteSource, Transaction,
+};
+use semel_core::outbox::AppendError;
+use semel_core::{Clock, Event, InboxStore, Limit, OutboxWriter, Source, Timestamp};
+use semel_testkit::probe::{Probe, Ran, Skip, WriteProbe};
+use semel_testkit::suites::admin::AdminProbe;
+use semel_testkit::suites::idempotency::IdempotencyProbe;
+use semel_testkit::suites::inbox::InboxProbe;
+use semel_testkit::suites::outbox::OutboxProbe;
+use semel_testkit::suites::source::SourceProbe;
+
+use super::Database;
+
+semel_testkit::outbox_suite!(SqliteProbe);
+semel_testkit::source_suite!(SqliteProbe);
+semel_testkit::inbox_suite!(SqliteProbe);
+semel_testkit::admin_suite!(SqliteProbe);
+semel_testkit::idempotency_suite!(SqliteProbe);
+
+struct SqliteProbe {
+    database: Database,
+    inbox: SqliteInbox,
+    admin: SqliteAdmin,
+    keys: SqliteKeys,
+}
+
+impl Probe for SqliteProbe {
+    const BACKEND: &'static str = "SQLite";
+    const PATIENCE: Duration = Duration::ZERO;
+
+    async fn fresh() -> Option<Self> {
+        let database = Database::new().await;
+        sqlx::raw_sql("CREATE TABLE business (change TEXT)")
+            .execute(database.store.pool())
+            .await
+            .unwrap();
+        let (inbox, keys) = (database.store.inbox(), database.store.keys());
+        let admin = database.store.admin("orders");
+        Some(Self { database, inbox, admin, keys })
+    }
+
+    fn now(&self) -> Timestamp {
+        self.database.clock.now()
+    }
+
+    async fn pass(&self, time: Duration) {
+        self.database.clock.advance(time);
+    }
+}
+
+impl SqliteProbe {
+    async fn change(&self, tx: &mut Transaction<'_, Sqlite>) {
+        sqlx::query("INSERT INTO business VALUES ('changed')").execute(&mut **tx).await.unwrap();
+    }
+
+    async fn changes(&self) -> u64 {
+        let count: i64 = sqlx::query_scalar("SELECT count(*) FROM business")
+            .fetch_one(self.database.store.pool())
+            .await
+            .unwrap();
+        count.unsigned_abs()
+    }
+}
+
+impl WriteProbe for SqliteProbe {
+    type Tx = Transaction<'static, Sqlite>;
+
+    async fn begin(&self) -> Self::Tx {
+        self.database.store.begin().await.unwrap()
+    }
+
+    async fn append(&self, tx: &mut Self::Tx, events: &[Event]) -> Result<(), AppendError> {
+        OutboxWriter::append(&self.database.store.outbox(), tx, events).await
+    }
+
+    async fn commit(&self, tx: Self::Tx) {
+        tx.commit().await.unwrap();
+        self.database.store.outbox().committed();
+    }
+
+    async fn roll_back(&self, tx: Self::Tx) {
+        tx.rollback().await.unwrap();
+    }
+
+    fn interleaves(&self) -> Ran {
+        Err(Skip::because("one transaction writes at a time"))
+    }
+}
+
+impl OutboxProbe for SqliteProbe {
+    async fn change_business(&self, tx: &mut Self::Tx) {
+        self.change(tx).await;
+    }
+
+    async fn business_changes(&self) -> u64 {
+        self.changes().await
+    }
+
+    async fn committed(&self) -> Vec<Event> {
+        let mut source = self.database.store.source("a pipeline that only looks").await.unwrap();
+        let limit = Limit { events: usize::MAX, bytes: usize::MAX };
+        let batch = source.next_batch(limit).await.unwrap();
+        batch.deliveries.iter().map(|got| Event::clone(&got.message.event)).collect()
+    }
+}
+
+impl SourceProbe for SqliteProbe {
+    type Source = SqliteSource;
+
+    async fn open(&self) -> SqliteSource {
+        self.database.store.source("orders").await.unwrap()
+    }
+
+    fn wakes(&self) -> Ran {
+        Ok(())
+    }
+}
+
+impl InboxProbe for SqliteProbe {
+    type Store = SqliteInbox;
+
+    fn store(&self) -> &SqliteInbox {
+        &self.inbox
+    }
+
+    async fn take_effect(&self, tx: &mut <SqliteInbox as InboxStore>::Tx<'_>) {
+        self.change(tx).await;
+    }
+
+    async fn effects(&self) -> u64 {
+        self.changes().await
+    }
+}
+
+impl AdminProbe for SqliteProbe {
+    type Admin = SqliteAdmin;
+
+    fn admin(&self) -> &SqliteAdmin {
+        &self.admin
+    }
+}
+
+impl IdempotencyProbe for SqliteProbe {
+    type Store = SqliteKeys;
+
+    fn store(&self) -> &SqliteKeys {
+        &self.keys
+    }
+}

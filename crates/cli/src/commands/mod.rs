@@ -1,0 +1,3 @@
+//! One file or folder per command.
+
+pub(crate) mod demo;

@@ -1,0 +1,33 @@
+//! The `semel` program: reads its arguments, runs one command, and ends with an exit code that a
+//! script can rely on.
+
+mod args;
+mod commands;
+mod exit;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Arguments, Command};
+use crate::exit::{Exit, Problem};
+
+fn main() -> ExitCode {
+    let exit = match Arguments::try_parse() {
+        Ok(arguments) => run(&arguments).unwrap_or_else(|problem| problem.report()),
+        Err(error) => exit::report_usage(&error),
+    };
+    exit.into()
+}
+
+fn run(arguments: &Arguments) -> Result<Exit, Problem> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Problem::no_runtime)?;
+    runtime.block_on(async {
+        match &arguments.command {
+            Command::Demo(options) => commands::demo::run(options).await,
+        }
+    })
+}

@@ -1,0 +1,73 @@
+//! What identifies an operation and what it was asked to do.
+
+use std::fmt;
+
+/// An idempotency key together with everything that makes it somebody's: tenant, method, path.
+///
+/// Parts are length-prefixed before they are hashed, so that no two different lists of parts give
+/// the same key by being glued together.
+///
+/// ```
+/// # use semel_core::idempotency::ScopedKey;
+/// let a = ScopedKey::new(&["acme", "POST", "/orders", "k1"]);
+/// let b = ScopedKey::new(&["acmeP", "OST", "/orders", "k1"]);
+/// assert_ne!(a, b);
+/// assert_eq!(a.to_string().len(), 64);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ScopedKey([u8; 32]);
+
+impl ScopedKey {
+    /// The key of these parts, in this order.
+    #[must_use]
+    pub fn new(parts: &[&str]) -> Self {
+        Self(hash(parts.iter().map(|part| part.as_bytes())))
+    }
+
+    /// The key as bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for ScopedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What an operation was asked to do, as a hash: another request under the same key is told apart
+/// by it.
+///
+/// ```
+/// # use semel_core::idempotency::Fingerprint;
+/// let order = Fingerprint::new(&[b"POST", b"/orders", b"{\"total\":1}"]);
+/// assert_eq!(order, Fingerprint::new(&[b"POST", b"/orders", b"{\"total\":1}"]));
+/// assert_ne!(order, Fingerprint::new(&[b"POST", b"/orders", b"{\"total\":2}"]));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// The fingerprint of these parts, in this order.
+    #[must_use]
+    pub fn new(parts: &[&[u8]]) -> Self {
+        Self(hash(parts.iter().copied()))
+    }
+
+    /// The fingerprint as bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+fn hash<'a>(parts: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
+    let mut hasher = blake3::Hasher::new();
+    for part in parts {
+        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(part);
+    }
+    hasher.finalize().into()
+}

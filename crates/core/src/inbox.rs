@@ -1,0 +1,162 @@
+//! Taking effect once: the [`InboxStore`] contract, and [`process_once`] on top of it.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+use crate::event::EventId;
+use crate::failure::Failure;
+
+/// Remembers which messages a consumer has taken effect for, *in the transaction of the effect*.
+///
+/// **Order.** [`record`](Self::record) comes first: the id is the lock. Of two transactions that
+/// record the same id, the second waits until the first ends, and then sees it.
+///
+/// **Durability.** The id is remembered if, and only if, the transaction commits, so effect and
+/// memory of it cannot part.
+///
+/// **Scope.** Consumers are told apart by name: each has its own effect for the same message.
+///
+/// ```
+/// use semel_core::inbox::{Processed, process_once};
+/// use semel_core::memory::MemoryDatabase;
+/// use semel_core::{EventId, InboxStore};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let database = MemoryDatabase::new();
+/// let id = EventId::now();
+/// for _ in 0..2 {
+///     let mut tx = database.begin().await;
+///     process_once(&database, &mut tx, "payments", id, |tx| Box::pin(async move {
+///         tx.add("charged", 99);
+///         Ok::<_, semel_core::Failure>("receipt".into())
+///     })).await?;
+///     tx.commit();
+/// }
+/// assert_eq!(database.get("charged"), 99);
+/// # Ok::<(), semel_core::Failure>(()) }).unwrap();
+/// ```
+pub trait InboxStore: Send + Sync {
+    /// The transaction type of the database client.
+    type Tx<'c>: Send;
+
+    /// Opens a transaction.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached.
+    fn begin(&self) -> impl Future<Output = Result<Self::Tx<'static>, Failure>> + Send;
+
+    /// Records `id` for `consumer` in the caller's transaction; says whether it was new.
+    ///
+    /// # Errors
+    /// A failure leaves the transaction fit only for rolling back.
+    fn record(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &str,
+        id: EventId,
+    ) -> impl Future<Output = Result<Seen, Failure>> + Send;
+
+    /// Stores what the effect returned, for duplicates to get. Only after `record` said
+    /// [`Seen::First`] in the same transaction; a second call replaces the first.
+    ///
+    /// # Errors
+    /// A failure leaves the transaction fit only for rolling back.
+    fn store_result(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &str,
+        id: EventId,
+        result: Bytes,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Commits: effect and id together.
+    ///
+    /// # Errors
+    /// After an error it is unknown whether the commit happened. Redelivery finds out.
+    fn commit(&self, tx: Self::Tx<'static>) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Undoes everything since `begin`. Dropping the transaction has the same effect, later.
+    fn rollback(&self, tx: Self::Tx<'static>) -> impl Future<Output = ()> + Send;
+
+    /// Forgets at most `limit` ids that were recorded longer ago than `age`, by the store's clock;
+    /// says how many. A message that comes again after that takes effect again.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached.
+    fn forget(
+        &self,
+        age: Duration,
+        limit: usize,
+    ) -> impl Future<Output = Result<usize, Failure>> + Send;
+}
+
+/// Whether a message was seen before by a consumer.
+///
+/// ```
+/// # use semel_core::inbox::Seen;
+/// assert_ne!(Seen::First, Seen::Duplicate { result: None });
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// No: the effect may take place in this transaction.
+    First,
+    /// Yes: it must not; this is what the first one returned, if it stored anything.
+    Duplicate {
+        /// The stored result.
+        result: Option<Bytes>,
+    },
+}
+
+/// What [`process_once`] did.
+///
+/// ```
+/// # use semel_core::inbox::Processed;
+/// assert!(Processed::Duplicate(None).is_duplicate());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Processed {
+    /// The effect ran and returned this.
+    Applied(Bytes),
+    /// It had run before and returned this, if it stored anything.
+    Duplicate(Option<Bytes>),
+}
+
+impl Processed {
+    /// Whether the effect had run before.
+    #[must_use]
+    pub const fn is_duplicate(&self) -> bool {
+        matches!(self, Self::Duplicate(_))
+    }
+}
+
+/// Runs `effect` in the caller's transaction unless `consumer` has seen `id`.
+///
+/// The caller commits. When this returns an error the caller must roll back.
+///
+/// # Errors
+/// What the store or the effect returned.
+pub async fn process_once<'c, S, E>(
+    store: &S,
+    tx: &mut S::Tx<'c>,
+    consumer: &str,
+    id: EventId,
+    effect: impl for<'t> FnOnce(&'t mut S::Tx<'c>) -> BoxFuture<'t, Result<Bytes, E>> + Send,
+) -> Result<Processed, E>
+where
+    S: InboxStore,
+    E: From<Failure>,
+{
+    match store.record(tx, consumer, id).await? {
+        Seen::Duplicate { result } => Ok(Processed::Duplicate(result)),
+        Seen::First => {
+            let result = effect(tx).await?;
+            if !result.is_empty() {
+                store.store_result(tx, consumer, id, result.clone()).await?;
+            }
+            Ok(Processed::Applied(result))
+        }
+    }
+}

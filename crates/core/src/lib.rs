@@ -1,0 +1,56 @@
+//! The words and contracts of semel.
+//!
+//! This crate says what an event, a delivery, an outcome and a claim *are*, what a source, a sink
+//! and a store must do, and how a failure becomes a decision. It does no I/O, starts no task, and
+//! asks for the time only through [`Clock`]. Everything else in semel depends on it, and on
+//! nothing beside it.
+//!
+//! Reading order:
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`event`] | [`Event`], [`EventId`], [`Payload`], [`Headers`] |
+//! | [`lane`] | [`Lane`]: the events that must stay in order |
+//! | [`failure`] | [`Failure`] and its one-word verdict, [`Fault`] |
+//! | [`delivery`] | [`Message`], [`Delivery`], [`Receipt`], [`Outcome`], [`Settlement`] |
+//! | [`source`], [`sink`] | where deliveries come from, where they go |
+//! | [`outbox`], [`inbox`] | the two contracts that share the caller's transaction |
+//! | [`idempotency`] | keys, claims with a fencing token, stored results |
+//! | [`admin`] | what the command line and the page may ask and change |
+//! | [`retry`] | the pure decision: fault, attempt, schedule, now → what follows |
+//! | [`route`] | which topic an event goes to |
+//! | [`clock`], [`secret`], [`telemetry`] | time, strings that cannot be printed, metric names |
+//! | [`memory`] | every contract in memory, for tests, demos and quick starts |
+
+pub mod admin;
+pub mod clock;
+pub mod delivery;
+pub mod event;
+pub mod failure;
+pub mod idempotency;
+pub mod inbox;
+pub mod lane;
+pub mod memory;
+pub mod outbox;
+pub mod retry;
+pub mod route;
+pub mod secret;
+pub mod sink;
+pub mod source;
+pub mod telemetry;
+
+pub use admin::AdminStore;
+pub use clock::{Clock, SystemClock};
+pub use delivery::{Delivery, Holding, Message, Outcome, Receipt, Settlement, Topic};
+pub use event::{Event, EventId, Headers, Payload};
+pub use failure::{Failure, Fault};
+pub use idempotency::IdempotencyStore;
+pub use inbox::InboxStore;
+pub use jiff::Timestamp;
+pub use lane::{Lane, LaneKey};
+pub use outbox::OutboxWriter;
+pub use retry::{Decision, Schedule};
+pub use route::{Route, TopicTemplate};
+pub use secret::Secret;
+pub use sink::{Published, Sink, Verdict};
+pub use source::{Batch, Guarantees, Limit, Source};

@@ -1,0 +1,37 @@
+//! Every contract in memory: the reference the test suites are written against, the edges of the
+//! demo, and what users test their own services with.
+//!
+//! | contract | type |
+//! |---|---|
+//! | [`OutboxWriter`](crate::OutboxWriter), [`InboxStore`](crate::InboxStore), [`AdminStore`](crate::AdminStore) | [`MemoryDatabase`] with [`MemoryTx`] |
+//! | [`Source`](crate::Source) | [`MemoryOutbox`] (from a database), [`MemorySubscription`] (from a broker) |
+//! | [`Sink`](crate::Sink) | [`MemoryBroker`] |
+//! | [`IdempotencyStore`](crate::IdempotencyStore) | [`MemoryKeys`] |
+//! | [`Clock`](crate::Clock) | [`ManualClock`] |
+//!
+//! "Durable" here means: it survives the engine, not the process.
+
+mod admin;
+mod broker;
+mod changes;
+mod clock;
+mod database;
+mod inbox;
+mod keys;
+mod outbox;
+mod poll;
+mod subscription;
+
+pub use broker::MemoryBroker;
+pub use clock::ManualClock;
+pub use database::{MemoryDatabase, MemoryTx};
+pub use keys::MemoryKeys;
+pub use poll::MemoryOutbox;
+pub use subscription::MemorySubscription;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex whose data is never left half-changed, so that a panic elsewhere does not matter.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

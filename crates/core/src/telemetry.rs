@@ -1,0 +1,97 @@
+//! Every metric semel emits, as a constant with its meaning: the only place with metric names.
+//!
+//! Names are in base units; labels are bounded (no event ids, no aggregate ids).
+//!
+//! ```
+//! use semel_core::telemetry::{ALL, EVENTS_PUBLISHED};
+//! assert!(ALL.contains(&EVENTS_PUBLISHED));
+//! assert!(ALL.iter().all(|metric| metric.name.starts_with("semel_")));
+//! ```
+
+/// A metric: its name, kind, labels and meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// The name, as it is exported.
+    pub name: &'static str,
+    /// Counter, gauge or histogram.
+    pub kind: Kind,
+    /// The names of its labels.
+    pub labels: &'static [&'static str],
+    /// What it counts or measures.
+    pub help: &'static str,
+}
+
+/// What kind of metric it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only goes up.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// A distribution.
+    Histogram,
+}
+
+macro_rules! metrics {
+    ($($constant:ident, $kind:ident, $name:literal, [$($label:literal),*], $help:literal;)*) => {
+        $(#[doc = $help]
+        pub const $constant: Metric = Metric {
+            name: $name, kind: Kind::$kind, labels: &[$($label),*], help: $help,
+        };)*
+
+        /// All metrics, in the order of the documentation.
+        pub const ALL: &[Metric] = &[$($constant),*];
+    };
+}
+
+metrics! {
+    EVENTS_READ, Counter, "semel_events_read_total", ["pipeline"],
+        "Deliveries taken from the source, repeated ones included.";
+    EVENTS_PUBLISHED, Counter, "semel_events_published_total", ["pipeline"],
+        "Events the sink confirmed.";
+    EVENTS_FAILED, Counter, "semel_events_failed_total", ["pipeline", "fault"],
+        "Attempts that failed, by fault.";
+    EVENTS_DEAD, Counter, "semel_events_dead_total", ["pipeline"],
+        "Events that became dead letters.";
+    EVENTS_RELEASED, Counter, "semel_events_released_total", ["pipeline"],
+        "Deliveries given back untried: behind a failed event of their lane, or at a stop.";
+    IN_FLIGHT_EVENTS, Gauge, "semel_in_flight_events", ["pipeline"],
+        "Events taken from the source and not settled yet.";
+    IN_FLIGHT_BYTES, Gauge, "semel_in_flight_bytes", ["pipeline"],
+        "Bytes of the events taken from the source and not settled yet.";
+    END_TO_END_LATENCY, Histogram, "semel_end_to_end_latency_seconds", ["pipeline"],
+        "From the making of an event to its confirmation by the sink.";
+    PUBLISH_DURATION, Histogram, "semel_publish_duration_seconds", ["pipeline"],
+        "Time one publish call took.";
+    SINK_UP, Gauge, "semel_sink_up", ["pipeline"],
+        "1 while the sink can be reached, 0 during an outage.";
+    SOURCE_UP, Gauge, "semel_source_up", ["pipeline"],
+        "1 while the source can be reached, 0 during an outage.";
+    OWNERSHIP_LOST, Counter, "semel_ownership_lost_total", ["pipeline"],
+        "Times another relay had taken over while this one still held deliveries.";
+    INBOX_APPLIED, Counter, "semel_inbox_applied_total", ["consumer"],
+        "Messages that took effect.";
+    INBOX_DUPLICATES, Counter, "semel_inbox_duplicates_total", ["consumer"],
+        "Messages that had taken effect before and were dropped.";
+    HANDLER_FAILED, Counter, "semel_handler_failed_total", ["consumer", "fault"],
+        "Handler calls that failed, by fault.";
+    IDEMPOTENCY_REQUESTS, Counter, "semel_idempotency_requests_total", ["outcome"],
+        "Requests that have or need an idempotency key, by outcome; each is counted once.";
+    IDEMPOTENCY_RUNNING, Gauge, "semel_idempotency_running_operations", [],
+        "Operations under an idempotency key that run now.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_conventions() {
+        for metric in ALL {
+            let counter = metric.kind == Kind::Counter;
+            assert_eq!(counter, metric.name.ends_with("_total"), "{}", metric.name);
+            assert!(metric.help.ends_with('.'), "{}", metric.name);
+            assert!(metric.labels.len() <= 2, "{}", metric.name);
+        }
+    }
+}

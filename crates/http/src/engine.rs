@@ -1,0 +1,221 @@
+//! Claims a key, runs the operation in a task of its own that owns the claim, and settles it.
+//!
+//! Whoever asked may go away at any point. Before the operation starts, the claim is given back;
+//! once it has started, it is finished and its result stored, whether or not anybody waits for it.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use semel_core::Failure;
+use semel_core::idempotency::{
+    AfterCrash, Claim, Ending, Fingerprint, IdempotencyStore, Refusal, Rules, ScopedKey, Step,
+    Stored, Token, decide,
+};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tracing::Instrument;
+
+use crate::attempt::Attempt;
+use crate::lease::{Held, Leases, spawn_if_possible};
+use crate::settle::{Fate, Settlement};
+use crate::tally::{Outcome, Running, Tally};
+
+/// Runs operations once per key, on one store.
+#[derive(Clone, Debug)]
+pub(crate) struct Engine {
+    pub(crate) leases: Arc<Leases>,
+}
+
+/// One request to run an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    pub(crate) key: ScopedKey,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) rules: Rules,
+}
+
+/// What a request may do.
+pub(crate) enum Admission {
+    /// Run the operation.
+    Owner(Claimed),
+    /// Answer with this, a success or a failure.
+    Replay(Stored),
+    Refused(Refusal),
+    /// The store failed: nothing is known.
+    Unavailable(Failure),
+}
+
+/// How a started operation ended.
+pub(crate) enum Ended<R> {
+    /// It returned this, and this became of its claim.
+    Returned(R, Fate),
+    Panicked,
+    /// The runtime is being shut down.
+    Interrupted,
+}
+
+impl Engine {
+    pub(crate) fn new(store: Arc<dyn IdempotencyStore>) -> Self {
+        Self { leases: Leases::new(store) }
+    }
+
+    pub(crate) fn store(&self) -> &dyn IdempotencyStore {
+        &*self.leases.store
+    }
+
+    /// Claims the key, waiting for another runner as long as the rules say.
+    ///
+    /// The store is asked again and again rather than notified: the other runner may be anywhere.
+    pub(crate) async fn admit(&self, job: Job) -> Admission {
+        let started = Instant::now();
+        loop {
+            let claim = match Claiming::new(Arc::clone(&self.leases), job).await {
+                Ok(claim) => claim,
+                Err(failure) => return Admission::Unavailable(failure),
+            };
+            match decide(claim, started.elapsed(), &job.rules) {
+                Step::Run { token, attempt } => {
+                    return Admission::Owner(Claimed::new(self.clone(), job, token, attempt));
+                }
+                Step::Replay(stored) => {
+                    tracing::info!(key = %job.key, "replaying a stored result");
+                    return Admission::Replay(stored);
+                }
+                Step::Refuse(refusal) => return Admission::Refused(refusal),
+                Step::Condemn { token } => return self.condemn(job, token).await,
+                Step::Wait(pause) => sleep(pause).await,
+            }
+        }
+    }
+
+    /// Records that an owner vanished half-way and that nobody may take its place.
+    async fn condemn(&self, job: Job, token: Token) -> Admission {
+        tracing::warn!(key = %job.key, "an operation was abandoned half-way: outcome unknown");
+        let record = Stored::record(Ending::Uncertain, Vec::new());
+        match self.store().complete(&job.key, token, record, job.rules.keep).await {
+            Ok(_) => Admission::Refused(Refusal::Uncertain),
+            Err(failure) => Admission::Unavailable(failure),
+        }
+    }
+}
+
+/// A claim that is being made. Dropped before its answer is known, it is given back once it is.
+struct Claiming {
+    leases: Arc<Leases>,
+    key: ScopedKey,
+    claim: Option<BoxFuture<'static, Result<Claim, Failure>>>,
+}
+
+impl Claiming {
+    fn new(leases: Arc<Leases>, job: Job) -> Self {
+        let store = Arc::clone(&leases.store);
+        let claim =
+            async move { store.claim(&job.key, &job.fingerprint, job.rules.lease).await }.boxed();
+        Self { leases, key: job.key, claim: Some(claim) }
+    }
+}
+
+impl Future for Claiming {
+    type Output = Result<Claim, Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(claim) = self.claim.as_mut() else { return Poll::Pending };
+        let answer = ready!(claim.as_mut().poll(context));
+        self.claim = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl Drop for Claiming {
+    fn drop(&mut self) {
+        let Some(claim) = self.claim.take() else { return };
+        let (leases, key) = (Arc::clone(&self.leases), self.key);
+        spawn_if_possible(async move {
+            if let Ok(Claim::Fresh { token, attempt }) = claim.await {
+                leases.give_back(&Attempt::new(key, token, attempt)).await;
+            }
+        });
+    }
+}
+
+/// A claim whose operation has not started. Dropped, it is given back.
+pub(crate) struct Claimed {
+    engine: Engine,
+    job: Job,
+    held: Held,
+}
+
+impl Claimed {
+    fn new(engine: Engine, job: Job, token: Token, number: u32) -> Self {
+        let attempt = Attempt::new(job.key, token, number);
+        let held = engine.leases.hold(attempt, job.rules.lease);
+        Self { engine, job, held }
+    }
+
+    pub(crate) fn attempt(&self) -> &Attempt {
+        self.held.attempt()
+    }
+
+    /// Starts the operation. It says what it returned, and what to keep of it.
+    pub(crate) fn start<R, F, Fut>(mut self, tally: Tally, operation: F) -> Started<R>
+    where
+        R: Send + 'static,
+        F: FnOnce(Attempt) -> Fut + Send + 'static,
+        Fut: Future<Output = (R, Settlement)> + Send + 'static,
+    {
+        self.held.start();
+        Started(tokio::spawn(run(self, tally, operation).in_current_span()))
+    }
+}
+
+/// An operation that runs in a task of its own. Dropping this does not stop it.
+pub(crate) struct Started<R>(JoinHandle<Ended<R>>);
+
+impl<R> Started<R> {
+    pub(crate) async fn end(self) -> Ended<R> {
+        self.0.await.unwrap_or(Ended::Interrupted)
+    }
+}
+
+async fn run<R, F, Fut>(claimed: Claimed, tally: Tally, operation: F) -> Ended<R>
+where
+    F: FnOnce(Attempt) -> Fut,
+    Fut: Future<Output = (R, Settlement)>,
+{
+    let Claimed { engine, job, held } = claimed;
+    let _running = Running::new();
+    let attempt = held.attempt().clone();
+    // The operation's own state is not looked at again after a panic.
+    let guarded = AssertUnwindSafe(async move { operation(attempt).await }).catch_unwind();
+    let Ok((result, settlement)) = guarded.await else {
+        tracing::error!(key = %job.key, "an operation panicked");
+        engine.settle(job, held, after_panic(&job.rules)).await;
+        tally.is(Outcome::Panicked);
+        return Ended::Panicked;
+    };
+    let ending = settlement.ending();
+    let fate = engine.settle(job, held, settlement).await;
+    tally.is(outcome(ending, &fate));
+    Ended::Returned(result, fate)
+}
+
+fn after_panic(rules: &Rules) -> Settlement {
+    match rules.after_crash {
+        AfterCrash::RunAgain => Settlement::Release,
+        AfterCrash::Uncertain => Settlement::keep(Ending::Uncertain, Vec::new(), rules.keep),
+    }
+}
+
+fn outcome(ending: Option<Ending>, fate: &Fate) -> Outcome {
+    match (fate, ending) {
+        (Fate::Settled, None) => Outcome::Released,
+        (Fate::Settled, Some(Ending::NotRetained)) => Outcome::NotRetained,
+        (Fate::Settled, Some(_)) => Outcome::Executed,
+        (Fate::NotStored, _) => Outcome::NotStored,
+        (Fate::Fenced | Fate::Superseded(_), _) => Outcome::Fenced,
+    }
+}

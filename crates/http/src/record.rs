@@ -1,0 +1,147 @@
+//! How a response is written into the store and read back.
+//!
+//! Version 1: version byte, status, headers, trailers, body. Numbers are little-endian; a map is
+//! its number of lines, then name and value of each with their lengths.
+
+use bytes::{Buf, Bytes};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+
+use crate::body::Body;
+use crate::headers::ReplayHeaders;
+
+const VERSION: u8 = 1;
+
+/// What is stored of a response.
+pub(crate) fn encode(
+    status: StatusCode,
+    headers: &HeaderMap,
+    allowed: &ReplayHeaders,
+    trailers: Option<&HeaderMap>,
+    body: &[u8],
+) -> Vec<u8> {
+    // Head, and a byte for whoever wraps it.
+    const FIXED: usize = 1 + 2 + 2 + 2 + 1;
+    let lines: Vec<_> = allowed.select(headers).collect();
+    let ends: Vec<_> = trailers.into_iter().flat_map(|map| allowed.select(map)).collect();
+    let size: usize = lines.iter().chain(&ends).map(|(n, v)| 6 + n.as_str().len() + v.len()).sum();
+    let mut bytes = Vec::with_capacity(FIXED + size + body.len());
+    bytes.push(VERSION);
+    bytes.extend_from_slice(&status.as_u16().to_le_bytes());
+    put_lines(&mut bytes, &lines);
+    put_lines(&mut bytes, &ends);
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+fn put_lines(bytes: &mut Vec<u8>, lines: &[(&HeaderName, &HeaderValue)]) {
+    // The http crate limits a map to 2^15 lines, a name to 2^16 - 1 bytes.
+    bytes.extend_from_slice(&u16::try_from(lines.len()).unwrap_or(u16::MAX).to_le_bytes());
+    for (name, value) in lines {
+        let name = name.as_str();
+        bytes.extend_from_slice(&u16::try_from(name.len()).unwrap_or(u16::MAX).to_le_bytes());
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.extend_from_slice(&u32::try_from(value.len()).unwrap_or(u32::MAX).to_le_bytes());
+        bytes.extend_from_slice(value.as_bytes());
+    }
+}
+
+/// The response that was stored; `None` if this release cannot read it.
+pub(crate) fn decode<B: http_body::Body>(mut bytes: Bytes) -> Option<Response<Body<B>>> {
+    if bytes.try_get_u8().ok()? != VERSION {
+        return None;
+    }
+    let status = StatusCode::from_u16(bytes.try_get_u16_le().ok()?).ok()?;
+    let headers = take_lines(&mut bytes)?;
+    let trailers = take_lines(&mut bytes)?;
+    let trailers = (!trailers.is_empty()).then(|| Box::new(trailers));
+    let mut response = Response::new(Body::whole(bytes, trailers));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    Some(response)
+}
+
+fn take_lines(bytes: &mut Bytes) -> Option<HeaderMap> {
+    let count = bytes.try_get_u16_le().ok()?;
+    let mut lines = HeaderMap::with_capacity(usize::from(count).min(64));
+    for _ in 0..count {
+        let length = bytes.try_get_u16_le().ok()?;
+        let name = HeaderName::from_bytes(&take(bytes, usize::from(length))?).ok()?;
+        let length = usize::try_from(bytes.try_get_u32_le().ok()?).ok()?;
+        let value = HeaderValue::from_maybe_shared(take(bytes, length)?).ok()?;
+        lines.try_append(name, value).ok()?;
+    }
+    Some(lines)
+}
+
+fn take(bytes: &mut Bytes, length: usize) -> Option<Bytes> {
+    (length <= bytes.len()).then(|| bytes.split_to(length))
+}
+
+/// What is stored of a response that is not retained.
+pub(crate) fn encode_tombstone(status: StatusCode) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(3);
+    bytes.extend_from_slice(&status.as_u16().to_le_bytes());
+    bytes
+}
+
+/// The status of a response that was not retained, if it was noted.
+pub(crate) fn decode_tombstone(mut bytes: Bytes) -> Option<StatusCode> {
+    StatusCode::from_u16(bytes.try_get_u16_le().ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt, Full};
+
+    use super::*;
+
+    fn example() -> (HeaderMap, HeaderMap, Vec<u8>) {
+        let mut headers = HeaderMap::new();
+        headers.append("x-repeated", "1".parse().unwrap());
+        headers.append("location", "/orders/1".parse().unwrap());
+        headers.append("x-repeated", HeaderValue::from_bytes(b"\xe9\xff").unwrap());
+        let trailers = HeaderMap::from_iter([(
+            HeaderName::from_static("x-checksum"),
+            HeaderValue::from_static("42"),
+        )]);
+        (headers, trailers, (0..=255).collect())
+    }
+
+    #[tokio::test]
+    async fn status_headers_trailers_and_all_bytes_survive() {
+        let (headers, trailers, body) = example();
+        let all = ReplayHeaders::default();
+        let bytes = encode(StatusCode::CREATED, &headers, &all, Some(&trailers), &body);
+        assert_eq!(bytes.len() + 1, bytes.capacity(), "room for exactly one more byte");
+
+        let response = decode::<Full<Bytes>>(bytes.into()).unwrap();
+        assert_eq!(response.status(), StatusCode::CREATED);
+        assert_eq!(response.headers(), &headers);
+        let collected = response.into_body().collect().await.unwrap();
+        assert_eq!(collected.trailers(), Some(&trailers));
+        assert_eq!(collected.to_bytes(), body);
+    }
+
+    #[test]
+    fn what_is_cut_off_or_of_a_later_version_cannot_be_read() {
+        let (headers, trailers, _) = example();
+        let all = ReplayHeaders::default();
+        let bytes = encode(StatusCode::OK, &headers, &all, Some(&trailers), b"");
+        for end in 0..bytes.len() {
+            let cut = Bytes::copy_from_slice(&bytes[..end]);
+            assert!(decode::<Full<Bytes>>(cut).is_none(), "cut at {end}");
+        }
+        let mut later = bytes.clone();
+        later[0] = VERSION + 1;
+        assert!(decode::<Full<Bytes>>(later.into()).is_none());
+        assert!(decode::<Full<Bytes>>(bytes.into()).is_some());
+    }
+
+    #[test]
+    fn a_tombstone_keeps_the_status() {
+        let note = encode_tombstone(StatusCode::ACCEPTED).into();
+        assert_eq!(decode_tombstone(note), Some(StatusCode::ACCEPTED));
+        assert_eq!(decode_tombstone(Bytes::new()), None);
+    }
+}

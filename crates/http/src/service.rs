@@ -1,0 +1,266 @@
+//! The service itself: one keyed request from its headers to its answer.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::header::{CACHE_CONTROL, HeaderValue};
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use semel_core::idempotency::{Ending, Refusal, ScopedKey, Stored};
+use tower_service::Service;
+
+use crate::body::Body;
+use crate::capture::{self, Captured};
+use crate::engine::{Admission, Claimed, Ended, Engine};
+use crate::headers::{REPLAYED, STATUS};
+use crate::policy::Policy;
+use crate::problem::Problem;
+use crate::record;
+use crate::run::refused;
+use crate::settle::{Fate, Settlement};
+use crate::tally::{Outcome, Tally};
+
+/// A service whose requests run once per key. Made by [`IdempotencyLayer`](crate::IdempotencyLayer).
+///
+/// Requests without a key pass through untouched.
+#[derive(Clone)]
+pub struct IdempotencyService<S> {
+    inner: S,
+    engine: Engine,
+    policy: Arc<Policy>,
+}
+
+impl<S> IdempotencyService<S> {
+    pub(crate) fn new(inner: S, engine: Engine, policy: Arc<Policy>) -> Self {
+        Self { inner, engine, policy }
+    }
+}
+
+impl<S, B, R> Service<Request<B>> for IdempotencyService<S>
+where
+    S: Service<Request<Body<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    B: http_body::Body<Data = Bytes, Error: Send> + Send + 'static,
+    R: http_body::Body<Data = Bytes, Error: Send> + Send + 'static,
+{
+    type Response = Response<Body<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future, R, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        if !self.policy.concerns(&request) {
+            let future = self.inner.call(request.map(Body::from));
+            return ResponseFuture { state: State::Passing { future } };
+        }
+        // The one that was made ready goes with the request; a clone takes its place.
+        let clone = self.inner.clone();
+        let inner = std::mem::replace(&mut self.inner, clone);
+        let service = Self { inner, engine: self.engine.clone(), policy: Arc::clone(&self.policy) };
+        ResponseFuture { state: State::Keyed { future: Box::pin(service.answer(request)) } }
+    }
+}
+
+impl<S> IdempotencyService<S> {
+    async fn answer<B, R>(self, request: Request<B>) -> Result<Response<Body<R>>, S::Error>
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Send + 'static,
+        B: http_body::Body<Data = Bytes, Error: Send> + Send + 'static,
+        R: http_body::Body<Data = Bytes, Error: Send> + Send + 'static,
+    {
+        let tally = Tally::new();
+        let (parts, body) = request.into_parts();
+        let read = async {
+            let key = capture::scoped_key(&self.policy, &parts)?;
+            let captured = capture::request(&self.policy, body).await?;
+            let job = capture::job(&self.policy, &parts, key, &captured.data)?;
+            Ok((job, captured))
+        };
+        let (job, Captured { data, trailers }) = match read.await {
+            Ok(read) => read,
+            Err(problem) => {
+                tally.is(Outcome::Rejected);
+                return Ok(Problem::response(&problem, &self.policy));
+            }
+        };
+        let request = Request::from_parts(parts, Body::whole(data, trailers));
+        let policy = Arc::clone(&self.policy);
+        match self.engine.admit(job).await {
+            Admission::Owner(claimed) => self.run(claimed, tally, request).await,
+            Admission::Replay(stored) => {
+                tally.is(Outcome::Replayed);
+                Ok(replay(&policy, job.key, stored))
+            }
+            Admission::Refused(refusal) => {
+                tally.is(refused(&refusal));
+                Ok(refuse(&policy, job.key, refusal))
+            }
+            Admission::Unavailable(failure) if policy.fail_open => {
+                tracing::warn!(%failure, "the keys cannot be reached: running without protection");
+                tally.is(Outcome::Unprotected);
+                self.run_unprotected(request).await
+            }
+            Admission::Unavailable(failure) => {
+                tracing::error!(%failure, "the keys cannot be reached: request refused");
+                tally.is(Outcome::StoreError);
+                Ok(Problem::StoreUnavailable.response(&policy))
+            }
+        }
+    }
+
+    async fn run<B, R>(
+        self,
+        claimed: Claimed,
+        tally: Tally,
+        mut request: Request<Body<B>>,
+    ) -> Result<Response<Body<R>>, S::Error>
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
+        S::Future: Send + 'static,
+        S::Error: Send + 'static,
+        B: http_body::Body<Data = Bytes, Error: Send> + Send + 'static,
+        R: http_body::Body<Data = Bytes, Error: Send> + Send + 'static,
+    {
+        let Self { mut inner, policy, .. } = self;
+        let key = *claimed.attempt().key();
+        request.extensions_mut().insert(claimed.attempt().clone());
+        let kept_by = Arc::clone(&policy);
+        let started = claimed.start(tally, |_| async move {
+            match inner.call(request).await {
+                Ok(response) => {
+                    let (response, settlement) = capture::response(&kept_by, response).await;
+                    (Ok(response), settlement)
+                }
+                Err(error) => (Err(error), Settlement::Release),
+            }
+        });
+        match started.end().await {
+            Ended::Returned(result, fate) => Ok(settled(&policy, key, result?, fate)),
+            Ended::Panicked => Ok(Problem::HandlerPanicked.response(&policy)),
+            Ended::Interrupted => Ok(Problem::Interrupted.response(&policy)),
+        }
+    }
+
+    async fn run_unprotected<B, R>(
+        mut self,
+        request: Request<Body<B>>,
+    ) -> Result<Response<Body<R>>, S::Error>
+    where
+        S: Service<Request<Body<B>>, Response = Response<R>>,
+        B: http_body::Body,
+        R: http_body::Body,
+    {
+        let mut response = self.inner.call(request).await?.map(Body::from);
+        response.headers_mut().insert(STATUS, HeaderValue::from_static("unprotected"));
+        Ok(response)
+    }
+}
+
+/// The first client's answer.
+fn settled<R: http_body::Body>(
+    policy: &Policy,
+    key: ScopedKey,
+    mut response: Response<Body<R>>,
+    fate: Fate,
+) -> Response<Body<R>> {
+    match fate {
+        Fate::Settled => response,
+        // All other clients get the successor's result, so this one does too.
+        Fate::Superseded(stored) if stored.ending == Ending::Succeeded => {
+            replay(policy, key, stored)
+        }
+        Fate::NotStored | Fate::Fenced | Fate::Superseded(_) => {
+            response.headers_mut().insert(STATUS, HeaderValue::from_static("not-stored"));
+            response
+        }
+    }
+}
+
+fn replay<R: http_body::Body>(
+    policy: &Policy,
+    operation: ScopedKey,
+    stored: Stored,
+) -> Response<Body<R>> {
+    let Some(mut response) = record::decode(stored.payload) else {
+        return Problem::NotRetained { operation, status: None }.response(policy);
+    };
+    let headers = response.headers_mut();
+    headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+fn refuse<R: http_body::Body>(
+    policy: &Policy,
+    operation: ScopedKey,
+    refusal: Refusal,
+) -> Response<Body<R>> {
+    let problem = match refusal {
+        Refusal::InProgress => Problem::InProgress,
+        Refusal::Mismatch => Problem::KeyReused,
+        Refusal::NotRetained(note) => {
+            Problem::NotRetained { operation, status: record::decode_tombstone(note) }
+        }
+        Refusal::Uncertain => Problem::OutcomeUnknown { operation },
+    };
+    problem.response(policy)
+}
+
+pin_project! {
+    /// The answer of an [`IdempotencyService`]. Dropping it does not stop a handler that has
+    /// started.
+    pub struct ResponseFuture<F, R: http_body::Body, E> {
+        #[pin]
+        state: State<F, R, E>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<F, R: http_body::Body, E> {
+        Passing { #[pin] future: F },
+        Keyed { future: BoxFuture<'static, Result<Response<Body<R>>, E>> },
+    }
+}
+
+impl<F, R, E> Future for ResponseFuture<F, R, E>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    R: http_body::Body,
+{
+    type Output = Result<Response<Body<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().state.project() {
+            StateProjection::Passing { future } => {
+                Poll::Ready(ready!(future.poll(context)).map(|response| response.map(Body::from)))
+            }
+            StateProjection::Keyed { future } => future.as_mut().poll(context),
+        }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for IdempotencyService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyService")
+            .field("inner", &self.inner)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F, R: http_body::Body, E> fmt::Debug for ResponseFuture<F, R, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

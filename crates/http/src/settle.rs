@@ -1,0 +1,124 @@
+//! Ends a claim: stores the result or releases the key, and keeps trying while the store is down.
+
+use std::time::Duration;
+
+use semel_core::idempotency::{Claim, Ending, Record, Stored, Token};
+use semel_core::{Failure, Holding};
+use tokio::time::{Instant, sleep};
+use tracing::Instrument;
+
+use crate::engine::{Engine, Job};
+use crate::lease::Held;
+
+/// What to keep of an operation.
+#[derive(Clone, Debug)]
+pub(crate) enum Settlement {
+    Keep {
+        ending: Ending,
+        record: Record,
+        keep: Duration,
+    },
+    /// Nothing: the next caller runs it.
+    Release,
+}
+
+impl Settlement {
+    pub(crate) fn keep(ending: Ending, payload: Vec<u8>, keep: Duration) -> Self {
+        Self::Keep { ending, record: Stored::record(ending, payload), keep }
+    }
+
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        match self {
+            Self::Keep { ending, .. } => Some(*ending),
+            Self::Release => None,
+        }
+    }
+}
+
+/// What became of a claim.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// The result is stored, or the key released, as asked.
+    Settled,
+    /// The store failed. It is tried again in the background; until then the key stays claimed.
+    NotStored,
+    /// The lease was lost, and the successor is still running.
+    Fenced,
+    /// The lease was lost, and this is the successor's result.
+    Superseded(Stored),
+}
+
+impl Engine {
+    /// Ends the claim. If the store fails, the lease is kept and a task tries again.
+    pub(crate) async fn settle(&self, job: Job, held: Held, settlement: Settlement) -> Fate {
+        let mut token = held.attempt().token();
+        match self.try_settle(&job, &mut token, &settlement).await {
+            Ok(fate) => fate,
+            Err(failure) => {
+                tracing::warn!(key = %job.key, %failure, "cannot store a result, will try again");
+                let later = self.clone().settle_later(job, held, token, settlement);
+                tokio::spawn(later.in_current_span());
+                Fate::NotStored
+            }
+        }
+    }
+
+    async fn settle_later(self, job: Job, _held: Held, mut token: Token, settlement: Settlement) {
+        const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+        let started = Instant::now();
+        let mut pause = Duration::from_millis(100);
+        while started.elapsed() < job.rules.keep {
+            sleep(pause).await;
+            if let Ok(fate) = self.try_settle(&job, &mut token, &settlement).await {
+                tracing::info!(key = %job.key, ?fate, "stored a result late");
+                return;
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        tracing::error!(key = %job.key, "gave up storing a result: a retry may run again");
+    }
+
+    async fn try_settle(
+        &self,
+        job: &Job,
+        token: &mut Token,
+        settlement: &Settlement,
+    ) -> Result<Fate, Failure> {
+        match settlement {
+            // Not ours any more is as good as released.
+            Settlement::Release => {
+                self.store().release(&job.key, *token).await.map(|_: Holding| Fate::Settled)
+            }
+            Settlement::Keep { record, keep, .. } => {
+                match self.store().complete(&job.key, *token, record.clone(), *keep).await? {
+                    Holding::Held => Ok(Fate::Settled),
+                    Holding::Lost => self.complete_anew(job, token, record, *keep).await,
+                }
+            }
+        }
+    }
+
+    /// The token was refused. If nobody else took the key, the result can still be stored under a
+    /// new claim, and must be: the operation did run.
+    async fn complete_anew(
+        &self,
+        job: &Job,
+        token: &mut Token,
+        record: &Record,
+        keep: Duration,
+    ) -> Result<Fate, Failure> {
+        match self.store().claim(&job.key, &job.fingerprint, job.rules.lease).await? {
+            Claim::Fresh { token: new, .. } => {
+                *token = new;
+                match self.store().complete(&job.key, new, record.clone(), keep).await? {
+                    Holding::Held => Ok(Fate::Settled),
+                    Holding::Lost => Ok(Fate::Fenced),
+                }
+            }
+            // Ours: it was stored by a call whose answer was lost.
+            Claim::Done(stored) if stored == *record => Ok(Fate::Settled),
+            Claim::Done(stored) => Ok(Fate::Superseded(Stored::from(stored))),
+            Claim::InFlight { .. } | Claim::Mismatch => Ok(Fate::Fenced),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What the engine holds is bounded, in events and in bytes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use semel_core::memory::{MemoryDatabase, MemoryOutbox};
+use semel_core::{
+    Batch, Event, Failure, Guarantees, Holding, Limit, OutboxWriter, Published, Settlement, Source,
+};
+use semel_relay::{Relay, Settings, Stop};
+
+use crate::scripted::Scripted;
+
+/// Counts what is out.
+struct Counting {
+    inner: MemoryOutbox,
+    events: Arc<AtomicUsize>,
+    most: Arc<AtomicUsize>,
+}
+
+#[async_trait]
+impl Source for Counting {
+    fn guarantees(&self) -> Guarantees {
+        self.inner.guarantees()
+    }
+
+    async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
+        let batch = self.inner.next_batch(limit).await?;
+        let out = self.events.fetch_add(batch.deliveries.len(), Ordering::Relaxed);
+        self.most.fetch_max(out + batch.deliveries.len(), Ordering::Relaxed);
+        Ok(batch)
+    }
+
+    async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
+        self.events.fetch_sub(settlements.len(), Ordering::Relaxed);
+        self.inner.settle(settlements).await
+    }
+}
+
+async fn most_in_flight(settings: Settings, payload: usize) -> usize {
+    let database = MemoryDatabase::new();
+    let mut tx = database.begin().await;
+    for number in 0..2_000 {
+        let event = Event::new("order", number.to_string(), "Changed")
+            .with_bytes("text/plain", vec![b'x'; payload]);
+        database.append(&mut tx, &[event]).await.unwrap();
+    }
+    tx.commit();
+    let sink = Scripted::new(|_| async {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        Published::All
+    });
+    let most = Arc::new(AtomicUsize::new(0));
+    let source =
+        Counting { inner: database.source(), events: Arc::default(), most: Arc::clone(&most) };
+    let relay = Relay::new("test", source, sink).with_settings(settings);
+    assert_eq!(relay.drain(Stop::never()).await.unwrap().published, 2_000);
+    most.load(Ordering::Relaxed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_events() {
+    let settings = Settings { batch_events: 30, in_flight_events: 100, ..Settings::default() };
+    let most = most_in_flight(settings, 10).await;
+    assert!((90..=100).contains(&most), "{most}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_bytes() {
+    let settings = Settings { in_flight_bytes: 100_000, ..Settings::default() };
+    let most = most_in_flight(settings, 10_000).await;
+    assert!((9..=11).contains(&most), "{most} events of 10 kB in 100 kB");
+}

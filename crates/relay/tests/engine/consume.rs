@@ -1,0 +1,146 @@
+//! Consumers: effects once, in order, with poison set aside (I1, I3, I5, I8).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel_core::memory::{MemoryBroker, MemoryDatabase, MemoryTx};
+use semel_core::{Event, EventId, Failure, InboxStore, Message, Schedule, Sink};
+use semel_relay::{Consumer, Handler, Relay, Settings, Stop, handler_fn};
+use semel_testkit::clock::VirtualClock;
+
+use crate::scripted::name;
+
+async fn publish(broker: &MemoryBroker, names: &[&str]) {
+    for (number, name) in (1..).zip(names) {
+        let id = EventId::numbered(VirtualClock::START, number);
+        let (lane, _) = name.split_once(':').unwrap();
+        let event = Event::with_id(id, "order", lane, "Changed")
+            .with_bytes("text/plain", (*name).to_owned());
+        broker.publish(&[Message::first("orders", event)]).await;
+    }
+}
+
+fn consumer(
+    broker: &MemoryBroker,
+    database: &MemoryDatabase,
+    handler: impl Handler<MemoryTx> + 'static,
+) -> Relay {
+    let settings =
+        Settings { schedule: Schedule::broker().without_jitter(), ..Settings::default() };
+    let consumer = Consumer::new("payments", database.clone(), handler);
+    Relay::new("payments", broker.subscribe("payments", &["orders"]), consumer)
+        .with_settings(settings)
+        .with_clock(Arc::new(VirtualClock::start()))
+}
+
+fn counting() -> impl Handler<MemoryTx> {
+    handler_fn(|tx: &mut MemoryTx, message: &Message| {
+        tx.add(name(message), 1);
+        Box::pin(async { Ok(Bytes::from("done")) })
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_delivered_again_has_no_second_effect() {
+    let (broker, database) = (MemoryBroker::new(), MemoryDatabase::new());
+    publish(&broker, &["a:1", "a:2"]).await;
+    publish(&broker, &["a:1", "a:2"]).await;
+    let report = consumer(&broker, &database, counting()).drain(Stop::never()).await.unwrap();
+    assert_eq!(report.published, 4);
+    assert_eq!((database.get("a:1"), database.get("a:2")), (1, 1));
+    let mut tx = database.begin().await;
+    let id = EventId::numbered(VirtualClock::START, 1);
+    let seen = database.record(&mut tx, "payments", id).await.unwrap();
+    assert_eq!(seen, semel_core::inbox::Seen::Duplicate { result: Some("done".into()) });
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_failure_undoes_the_batch_and_only_that_message_waits() {
+    let (broker, database) = (MemoryBroker::new(), MemoryDatabase::new());
+    publish(&broker, &["a:1", "b:1", "b:2", "c:1"]).await;
+    let tries = AtomicU32::new(0);
+    let handler = handler_fn(move |tx: &mut MemoryTx, message: &Message| {
+        tx.add(name(message), 1);
+        let stumbles = name(message) == "b:1" && tries.fetch_add(1, Ordering::Relaxed) < 3;
+        Box::pin(async move {
+            if stumbles { Err(Failure::transient("E-TEST", "busy")) } else { Ok(Bytes::new()) }
+        })
+    });
+    let report = consumer(&broker, &database, handler).drain(Stop::never()).await.unwrap();
+    assert_eq!((report.published, report.failed), (4, 1));
+    let effects = ["a:1", "b:1", "b:2", "c:1"].map(|name| database.get(name));
+    assert_eq!(effects, [1, 1, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn poison_becomes_a_dead_letter_and_the_rest_goes_on() {
+    let (broker, database) = (MemoryBroker::new(), MemoryDatabase::new());
+    publish(&broker, &["a:1", "a:2", "b:1"]).await;
+    let handler = handler_fn(|tx: &mut MemoryTx, message: &Message| {
+        tx.add(name(message), 1);
+        let poison = name(message) == "a:1";
+        Box::pin(async move {
+            if poison {
+                Err(Failure::transient("E-TEST", "cannot parse"))
+            } else {
+                Ok(Bytes::new())
+            }
+        })
+    });
+    let report = consumer(&broker, &database, handler).drain(Stop::never()).await.unwrap();
+    assert_eq!((report.published, report.dead), (2, 1));
+    assert_eq!((database.get("a:1"), database.get("a:2"), database.get("b:1")), (0, 1, 1));
+    let dead = broker.dead_letters("payments");
+    assert_eq!(
+        (name(&dead[0].0).as_str(), dead[0].1.to_string().as_str()),
+        ("a:1", "cannot parse")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn panics_and_hangs_of_a_handler_are_failed_attempts() {
+    let (broker, database) = (MemoryBroker::new(), MemoryDatabase::new());
+    publish(&broker, &["a:1"]).await;
+    let tries = AtomicU32::new(0);
+    let handler = handler_fn(move |tx: &mut MemoryTx, message: &Message| {
+        tx.add(name(message), 1);
+        let attempt = tries.fetch_add(1, Ordering::Relaxed);
+        assert!(attempt != 0, "the first call panics");
+        Box::pin(async move {
+            if attempt == 1 {
+                std::future::pending::<()>().await;
+            }
+            Ok(Bytes::new())
+        })
+    });
+    let report = consumer(&broker, &database, handler).drain(Stop::never()).await.unwrap();
+    assert_eq!((report.published, report.failed), (1, 2));
+    assert_eq!(database.get("a:1"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_consumers_of_one_message_each_take_effect() {
+    let (broker, database) = (MemoryBroker::new(), MemoryDatabase::new());
+    publish(&broker, &["a:1"]).await;
+    for name in ["payments", "inventory"] {
+        let sink = Consumer::new(name, database.clone(), counting());
+        let relay = Relay::new(name, broker.subscribe(name, &[]), sink);
+        relay.drain(Stop::never()).await.unwrap();
+    }
+    assert_eq!(database.get("a:1"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_before_the_acknowledgement_repeats_the_message_not_the_effect() {
+    let (broker, database) = (MemoryBroker::new(), MemoryDatabase::new());
+    publish(&broker, &["a:1"]).await;
+    let sink = Consumer::new("payments", database.clone(), counting());
+    let message = broker.messages().remove(0);
+    assert!(sink.publish(&[message]).await.all_confirmed());
+    // The acknowledgement is lost here.
+    consumer(&broker, &database, counting()).drain(Stop::never()).await.unwrap();
+    assert_eq!(database.get("a:1"), 1);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+}

@@ -1,0 +1,83 @@
+//! What is emitted is what is documented.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use semel_core::memory::{MemoryBroker, MemoryDatabase, MemoryTx};
+use semel_core::{Event, Failure, Message, OutboxWriter, telemetry};
+use semel_relay::{Consumer, Relay, Stop, handler_fn};
+
+/// Collects the names and labels of everything that is registered.
+#[derive(Clone, Default)]
+struct Names(Arc<Mutex<BTreeSet<(String, Vec<String>)>>>);
+
+impl Names {
+    fn note(&self, key: &Key) {
+        let labels = key.labels().map(|label| label.key().to_owned()).collect();
+        self.0.lock().unwrap().insert((key.name().to_owned(), labels));
+    }
+}
+
+impl Recorder for Names {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        self.note(key);
+        Counter::noop()
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        self.note(key);
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        self.note(key);
+        Histogram::noop()
+    }
+}
+
+#[test]
+fn every_metric_of_the_engine_is_documented_and_emitted() {
+    let names = Names::default();
+    metrics::with_local_recorder(&names, || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(relay_and_consume());
+    });
+    let emitted = names.0.lock().unwrap().clone();
+    let documented: BTreeSet<(String, Vec<String>)> = telemetry::ALL
+        .iter()
+        .filter(|metric| metric.labels.iter().any(|label| ["pipeline", "consumer"].contains(label)))
+        .map(|metric| {
+            (metric.name.to_owned(), metric.labels.iter().map(ToString::to_string).collect())
+        })
+        .collect();
+    assert_eq!(emitted, documented);
+}
+
+async fn relay_and_consume() {
+    let (database, broker) = (MemoryDatabase::new(), MemoryBroker::new());
+    let mut tx = database.begin().await;
+    let events = [Event::new("order", "1", "Placed"), Event::new("order", "2", "Poison")];
+    database.append(&mut tx, &events).await.unwrap();
+    tx.commit();
+    let relay = Relay::new("orders", database.source(), broker.clone());
+    relay.drain(Stop::never()).await.unwrap();
+    let handler = handler_fn(|_: &mut MemoryTx, message: &Message| {
+        let poison = message.event.event_type == "Poison";
+        Box::pin(async move {
+            if poison { Err(Failure::refused("E-TEST", "poison")) } else { Ok(Bytes::new()) }
+        })
+    });
+    let consumer = Consumer::new("payments", database, handler);
+    let relay = Relay::new("payments", broker.subscribe("payments", &[]), consumer);
+    relay.drain(Stop::never()).await.unwrap();
+}

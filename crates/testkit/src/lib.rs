@@ -1,0 +1,37 @@
+//! What every backend of semel must pass, and the tools to test with. For tests only: nothing may
+//! depend on it except as a dev-dependency.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`suites`] | one suite per contract of `semel-core`, a macro for each |
+//! | [`probe`] | what a backend's test implements so that the suites can drive it |
+//! | [`workload`] | numbered events in lanes, and what came out of a source |
+//! | [`services`] | where the servers are that tests need |
+//! | [`faults`] | things that go wrong, by a seed |
+//! | [`clock`] | a clock that follows tokio's, which can be paused |
+//!
+//! A backend's test is one type that implements [`probe::Probe`] and the probe of each contract the
+//! backend fills, and one macro call per contract:
+//!
+//! ```ignore
+//! semel_testkit::outbox_suite!(PostgresProbe);
+//! semel_testkit::source_suite!(PostgresProbe);
+//! ```
+//!
+//! Each scenario becomes one test with its own [`Probe::fresh`](probe::Probe::fresh) instance.
+//! What a backend cannot do is skipped and printed as one line:
+//! `SKIPPED source::a_dead_event_parks_its_lane for memory subscription: it does not park lanes`.
+
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "this crate is test code: a panic is how it reports"
+)]
+
+pub mod clock;
+pub mod faults;
+pub mod probe;
+pub mod services;
+pub mod suites;
+pub mod workload;

@@ -1,0 +1,121 @@
+//! Where the servers are that tests need: one environment variable each, set by `./dev services`.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::thread;
+
+/// A server that tests need.
+///
+/// ```
+/// # use semel_testkit::services::Service;
+/// assert_eq!(Service::Kafka.variable(), "SEMEL_TEST_KAFKA_BROKERS");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// PostgreSQL.
+    Postgres,
+    /// MySQL or MariaDB.
+    Mysql,
+    /// Redis.
+    Redis,
+    /// RabbitMQ.
+    Rabbitmq,
+    /// NATS with JetStream.
+    Nats,
+    /// An MQTT broker.
+    Mqtt,
+    /// Apache Kafka.
+    Kafka,
+}
+
+impl Service {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Postgres,
+        Self::Mysql,
+        Self::Redis,
+        Self::Rabbitmq,
+        Self::Nats,
+        Self::Mqtt,
+        Self::Kafka,
+    ];
+
+    /// The environment variable that holds its address.
+    #[must_use]
+    pub const fn variable(self) -> &'static str {
+        match self {
+            Self::Postgres => "SEMEL_TEST_POSTGRES_URL",
+            Self::Mysql => "SEMEL_TEST_MYSQL_URL",
+            Self::Redis => "SEMEL_TEST_REDIS_URL",
+            Self::Rabbitmq => "SEMEL_TEST_RABBITMQ_URL",
+            Self::Nats => "SEMEL_TEST_NATS_URL",
+            Self::Mqtt => "SEMEL_TEST_MQTT_URL",
+            Self::Kafka => "SEMEL_TEST_KAFKA_BROKERS",
+        }
+    }
+
+    /// The name as people write it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Mysql => "mysql",
+            Self::Redis => "redis",
+            Self::Rabbitmq => "rabbitmq",
+            Self::Nats => "nats",
+            Self::Mqtt => "mqtt",
+            Self::Kafka => "kafka",
+        }
+    }
+}
+
+/// The address of a server, or nothing: then the calling test must return at once.
+///
+/// A missing server is never silent: it is printed, and counted in the file that
+/// `SEMEL_TEST_SKIP_LOG` names, one line `test<TAB>service<TAB>reason` each.
+///
+/// ```no_run
+/// # use semel_testkit::services::{Service, service};
+/// let Some(url) = service(Service::Postgres) else { return };
+/// println!("connecting to {url}");
+/// ```
+///
+/// # Panics
+/// When `CI` is `true`: there, a test that cannot run has failed.
+#[must_use]
+pub fn service(service: Service) -> Option<String> {
+    let address = env::var(service.variable()).ok().filter(|address| !address.trim().is_empty());
+    if address.is_none() {
+        let here = thread::current();
+        let test = here.name().unwrap_or("(unnamed)");
+        report_missing(test, service);
+    }
+    address
+}
+
+/// Whether a skipped test is a failed one.
+pub(crate) fn in_ci() -> bool {
+    env::var("CI").is_ok_and(|value| value == "true")
+}
+
+/// Prints past the test harness, which hides what passing tests print.
+pub(crate) fn announce(line: &str) {
+    // In one piece, so that lines of parallel tests do not mix; a closed stderr fails no test.
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+fn report_missing(test: &str, service: Service) {
+    let reason = format!("{} is not set", service.variable());
+    announce(&format!("SKIPPED {test}: {} ({reason})", service.as_str()));
+    if let Some(path) = env::var_os("SEMEL_TEST_SKIP_LOG") {
+        let line = format!("{test}\t{}\t{reason}\n", service.as_str());
+        OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .and_then(|mut log| log.write_all(line.as_bytes()))
+            .expect("SEMEL_TEST_SKIP_LOG names a file that can be written");
+    }
+    assert!(!in_ci(), "{test} needs {}: {reason}", service.as_str());
+}

@@ -1,0 +1,24 @@
+# shellcheck shell=bash
+title="MariaDB 10.11 or newer"
+variable=SEMEL_TEST_MYSQL_URL
+programs=(mariadbd:mariadb-server mariadb-install-db:mariadb-server mariadb:mariadb-client)
+
+prepare() {
+  local user
+  mkdir data
+  ((EUID != 0)) || chown mysql data
+  user=$(stat --format=%U data)
+  mariadb-install-db --no-defaults --datadir="$dir/data" --user="$user" \
+    --auth-root-authentication-method=normal
+  server=(mariadbd --no-defaults --datadir="$dir/data" --user="$user"
+    --bind-address=127.0.0.1 --port="$port"
+    --socket=mariadb.sock --pid-file=mariadb.pid
+    --max-connections=300 --character-set-server=utf8mb4
+    --server-id=1 --log-bin=binlog --binlog-format=ROW --binlog-row-metadata=FULL)
+}
+
+ready() {
+  mariadb --no-defaults --protocol=tcp --host=127.0.0.1 --port="$port" --user=root \
+    --connect-timeout=5 --execute='select 1' test
+}
+url() { say "mysql://root@127.0.0.1:$port/test"; }

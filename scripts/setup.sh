@@ -1,0 +1,88 @@
+# shellcheck shell=bash
+# Installs what is missing: with apt-get for root on Debian and its kin, elsewhere it tells what to
+# install. A server that cannot be had fails nothing here: its tests are skipped, loudly.
+
+cargo_deny_version=0.20.2
+cargo_deny="$cache/cargo-deny-$cargo_deny_version/bin/cargo-deny"
+
+# "program:Debian package", with | between packages of which the first that exists will do
+build_programs=(cc:build-essential cmake:cmake)
+browser_programs=(
+  "chromium:chromium|chromium-browser"
+  "chromedriver:chromium-driver|chromium-chromedriver"
+)
+
+set_up_for_check() {
+  missing_of "${build_programs[@]}" shellcheck:shellcheck | install_programs
+  install_cargo_deny
+}
+
+set_up_for_tests() {
+  { missing_of "${build_programs[@]}" "${browser_programs[@]}" && each_server lacks; } | install_programs
+  each_server set_up
+}
+
+set_up_servers() {
+  each_server lacks | install_programs
+  each_server set_up
+}
+
+install_programs() {
+  local entry missing
+  mapfile -t missing
+  if ((!${#missing[@]})); then
+    return
+  elif ((EUID == 0)) && command -v apt-get >/dev/null; then
+    apt_install "${missing[@]}" || warn "apt-get failed, see above"
+  else
+    for entry in "${missing[@]}"; do
+      warn "please install ${entry%%:*} (Debian package: ${entry#*:})"
+    done
+  fi
+}
+
+apt_install() {
+  local entry packages
+  apt-get update --quiet=2 || return
+  mapfile -t packages < <(for entry; do first_package "${entry#*:}"; done | sort --unique)
+  say "installing ${packages[*]}"
+  quietly without_starting_services env DEBIAN_FRONTEND=noninteractive \
+    apt-get install --yes --quiet --no-install-recommends -o DPkg::Lock::Timeout=120 "${packages[@]}"
+}
+
+# Shows the output only if the command fails.
+quietly() {
+  "$@" >"$scratch/output" 2>&1 || { tail -n 30 "$scratch/output" && return 1; }
+}
+
+first_package() {
+  local package
+  for package in ${1//|/ }; do
+    if [[ $(apt-cache madison "$package") ]]; then
+      say "$package"
+      return
+    fi
+  done
+}
+
+# Debian starts a packaged service as soon as it is installed, unless this file forbids it.
+without_starting_services() (
+  policy=/usr/sbin/policy-rc.d
+  if [[ ! -e $policy ]]; then
+    trap 'rm -f "$policy"' EXIT
+    trap 'exit 1' INT TERM
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+  fi
+  "$@"
+)
+
+# Without optimisation and debug information: it is built once and runs for a second.
+install_cargo_deny() {
+  local folder=${cargo_deny%/bin/*}
+  [[ ! -x $cargo_deny ]] || return 0
+  say "building cargo-deny $cargo_deny_version, once, about a minute"
+  CARGO_TARGET_DIR="$folder.build" CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0 \
+    cargo install --quiet --locked --debug --root "$folder" --version "$cargo_deny_version" cargo-deny
+  rm -rf "$folder.build"
+}
