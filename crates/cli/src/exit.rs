@@ -24,6 +24,8 @@ pub(crate) enum Exit {
     TryAgain = 75,
     /// The set-up is wrong.
     Configuration = 78,
+    /// It was interrupted before it knew.
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {

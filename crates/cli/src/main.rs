@@ -4,6 +4,7 @@
 mod args;
 mod commands;
 mod exit;
+mod signals;
 
 use std::process::ExitCode;
 

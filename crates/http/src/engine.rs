@@ -15,12 +15,13 @@ use semel_core::idempotency::{
     AfterCrash, Claim, Ending, Fingerprint, IdempotencyStore, Refusal, Rules, ScopedKey, Step,
     Stored, Token, decide,
 };
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tracing::Instrument;
 
 use crate::attempt::Attempt;
-use crate::lease::{Held, Leases, spawn_if_possible};
+use crate::lease::{Held, Leases};
 use crate::settle::{Fate, Settlement};
 use crate::tally::{Outcome, Running, Tally};
 
@@ -133,8 +134,10 @@ impl Future for Claiming {
 impl Drop for Claiming {
     fn drop(&mut self) {
         let Some(claim) = self.claim.take() else { return };
+        // Without a runtime there is nobody to do it, and the lease ends by itself.
+        let Ok(runtime) = Handle::try_current() else { return };
         let (leases, key) = (Arc::clone(&self.leases), self.key);
-        spawn_if_possible(async move {
+        runtime.spawn(async move {
             if let Ok(Claim::Fresh { token, attempt }) = claim.await {
                 leases.give_back(&Attempt::new(key, token, attempt)).await;
             }
@@ -142,7 +145,7 @@ impl Drop for Claiming {
     }
 }
 
-/// A claim whose operation has not started. Dropped, it is given back.
+/// A claim whose operation has not started.
 pub(crate) struct Claimed {
     engine: Engine,
     job: Job,
@@ -161,13 +164,12 @@ impl Claimed {
     }
 
     /// Starts the operation. It says what it returned, and what to keep of it.
-    pub(crate) fn start<R, F, Fut>(mut self, tally: Tally, operation: F) -> Started<R>
+    pub(crate) fn start<R, F, Fut>(self, tally: Tally, operation: F) -> Started<R>
     where
         R: Send + 'static,
         F: FnOnce(Attempt) -> Fut + Send + 'static,
         Fut: Future<Output = (R, Settlement)> + Send + 'static,
     {
-        self.held.start();
         Started(tokio::spawn(run(self, tally, operation).in_current_span()))
     }
 }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use semel_core::idempotency::IdempotencyStore;
 use semel_core::{Failure, Holding};
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -43,13 +42,12 @@ struct Entry {
 
 /// A lease that is renewed until this is dropped.
 ///
-/// Before the operation starts, dropping it gives the claim back. After that it does not: what a
-/// half-run operation did is unknown, and that is for the rules to judge when the lease ends.
+/// Dropping it does not release the key: what a half-run operation did is unknown, and that is for
+/// the rules to judge when the lease ends.
 pub(crate) struct Held {
     leases: Arc<Leases>,
     id: u64,
     attempt: Attempt,
-    started: bool,
 }
 
 impl Leases {
@@ -78,7 +76,7 @@ impl Leases {
         if unsupervised {
             tokio::spawn(supervise(Supervision { leases: Arc::clone(self), id }));
         }
-        Held { leases: Arc::clone(self), id, attempt, started: false }
+        Held { leases: Arc::clone(self), id, attempt }
     }
 
     /// Frees a claim whose operation never started. A claim taken over from a crashed owner stays
@@ -201,11 +199,6 @@ impl Held {
     pub(crate) fn attempt(&self) -> &Attempt {
         &self.attempt
     }
-
-    /// From here on the operation may have done something.
-    pub(crate) fn start(&mut self) {
-        self.started = true;
-    }
 }
 
 impl Drop for Held {
@@ -215,18 +208,6 @@ impl Drop for Held {
         if book.entries.is_empty() {
             self.leases.emptied.notify_waiters();
         }
-        drop(book);
-        if !self.started {
-            let (leases, attempt) = (Arc::clone(&self.leases), self.attempt.clone());
-            spawn_if_possible(async move { leases.give_back(&attempt).await });
-        }
-    }
-}
-
-/// Without a runtime there is nobody to do it, and the lease ends by itself.
-pub(crate) fn spawn_if_possible(task: impl Future<Output = ()> + Send + 'static) {
-    if let Ok(runtime) = Handle::try_current() {
-        runtime.spawn(task);
     }
 }
 

@@ -4,56 +4,56 @@
 //! words: `{"error": {"type": …, "code": …, "message": …, "doc_url": …}}`.
 //!
 //! # key-missing
-//! 400. The route needs an idempotency key and the request has none. Send one: a new random value,
+//! `400`. The route needs an idempotency key and the request has none. Send one: a new random value,
 //! such as a UUID, per operation, and the same value with every retry of it.
 //!
 //! # key-invalid
-//! 400. The key is empty, too long, sent twice, or has characters that are not visible ASCII; the
+//! `400`. The key is empty, too long, sent twice, or has characters that are not visible ASCII; the
 //! `detail` says which. Correct it; the request was not run.
 //!
 //! # caller-unknown
-//! 403. Keys belong to callers, and the request does not say who is calling. It was not run.
+//! `403`. Keys belong to callers, and the request does not say who is calling. It was not run.
 //!
 //! # too-early
-//! 425. The request has no key and came as TLS early data, which can be repeated by anybody. Send
+//! `425`. The request has no key and came as TLS early data, which can be repeated by anybody. Send
 //! it again after the handshake, or with a key.
 //!
 //! # body-too-large
-//! 413. The body of a request with a key is larger than the limit. It was not run.
+//! `413`. The body of a request with a key is larger than the limit. It was not run.
 //!
 //! # body-cut-off
-//! 400. The body ended early. The request was not run; send it again with the same key.
+//! `400`. The body ended early. The request was not run; send it again with the same key.
 //!
 //! # body-ambiguous
-//! 400. A JSON object in the body has two members of the same name. It was not run.
+//! `400`. A JSON object in the body has two members of the same name. It was not run.
 //!
 //! # key-reused
-//! 422 (400 in the `stripe` profile). The key was used before, for a different request. Retries
+//! `422` (`400` in the `stripe` profile). The key was used before, for a different request. Retries
 //! must repeat the request exactly; another operation needs another key. It was not run.
 //!
 //! # in-progress
-//! 409 with `Retry-After`. The first request with this key is still running. Ask again with the
+//! `409` with `Retry-After`. The first request with this key is still running. Ask again with the
 //! same key to get its answer.
 //!
 //! # not-retained
-//! 409 without `Retry-After`. The operation was run, but its response was too large, was streamed,
+//! `409` without `Retry-After`. The operation was run, but its response was too large, was streamed,
 //! or cannot be read any more. It is not run again; `original_status` tells how it ended, if that
 //! is known. Do not send it with a new key: look for its effect.
 //!
 //! # outcome-unknown
-//! 409 without `Retry-After`. The server died or panicked while it ran the operation, and nobody
+//! `409` without `Retry-After`. The server died or panicked while it ran the operation, and nobody
 //! knows what took effect. It is not run again under this key. Quote `operation` to the operator.
 //!
 //! # store-unavailable
-//! 503 with `Retry-After`. The keys cannot be reached, so nothing was run. Send it again with the
+//! `503` with `Retry-After`. The keys cannot be reached, so nothing was run. Send it again with the
 //! same key.
 //!
 //! # interrupted
-//! 503 with `Retry-After`. The server is shutting down, and the operation may have been run. Send
+//! `503` with `Retry-After`. The server is shutting down, and the operation may have been run. Send
 //! it again with the same key.
 //!
 //! # handler-panicked
-//! 500. The handler panicked; the operation may have been run in part. The route's rules say
+//! `500`. The handler panicked; the operation may have been run in part. The route's rules say
 //! whether a retry with the same key runs it again.
 
 use bytes::Bytes;
@@ -228,7 +228,7 @@ mod tests {
         let docs = include_str!("problem.rs");
         for problem in &all {
             let (name, status, _) = problem.facts();
-            let heading = format!("//! # {name}\n//! {status}");
+            let heading = format!("//! # {name}\n//! `{status}`");
             assert!(docs.contains(&heading), "no section {heading:?}");
         }
         let sections = docs.lines().filter(|line| line.starts_with("//! # ")).count();

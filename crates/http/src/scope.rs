@@ -29,8 +29,10 @@ pub struct Scope(Resolver);
 enum Resolver {
     SingleTenant,
     Header(HeaderName),
-    By(Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>),
+    By(Arc<NameOf>),
 }
+
+type NameOf = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 
 impl Scope {
     /// All callers are one: the service has a single tenant, or a layer outside keeps them apart.

@@ -56,8 +56,8 @@ async fn an_outer_timeout_does_not_stop_the_handler() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_hangs_up_during_the_claim_leaves_the_key_free() {
-    let gate = Gate::new();
-    let store = Arc::new(Flaky { claim_gate: Some(gate.clone()), ..Flaky::new() });
+    let (gate, store) = (Gate::new(), Arc::new(Flaky::new()));
+    assert!(store.claim_gate.set(gate.clone()).is_ok());
     let api = api_on(store, hasty(), place_order);
     let client = tokio::spawn({
         let api = api.clone();
@@ -185,6 +185,36 @@ async fn after_a_crash_a_careful_route_runs_nothing() {
     for _ in 0..3 {
         assert_eq!(api.post("k", "").await.problem(), "outcome-unknown");
     }
+    assert_eq!(api.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_client_that_hangs_up_while_taking_over_does_not_hide_the_crash() {
+    let (gate, claims) = (Gate::new(), Gate::new());
+    let clock = Arc::new(ManualClock::default());
+    let store = Arc::new(Flaky::on(clock.clone()));
+    let policy = hasty().rules(|rules| rules.after_crash = AfterCrash::Uncertain);
+    let held = gate.clone();
+    let api = api_on(store.clone(), policy, move |_, _| {
+        let gate = held.clone();
+        async move { gate.pass().await }
+    });
+    die_mid_handler(&api, &gate);
+    clock.advance(LEASE);
+    assert!(store.claim_gate.set(claims.clone()).is_ok());
+    let client = tokio::spawn({
+        let api = api.clone();
+        async move { api.post("k", "").await }
+    });
+    claims.reached().await;
+    client.abort();
+    assert!(client.await.unwrap_err().is_cancelled());
+    claims.open(); // the claim of the client that left is made now: attempt 2
+    tokio::task::yield_now().await;
+    tokio::task::yield_now().await;
+    clock.advance(LEASE);
+    claims.open();
+    assert_eq!(api.post("k", "").await.problem(), "outcome-unknown");
     assert_eq!(api.runs(), 1);
 }
 

@@ -12,7 +12,7 @@ use crate::support::*;
 /// The handler answers with the status in the path.
 fn echo(policy: Policy) -> Api {
     api(policy, |_, request: Request| async move {
-        StatusCode::from_bytes(request.uri().path()[1..].as_bytes()).unwrap()
+        StatusCode::from_bytes(&request.uri().path().as_bytes()[1..]).unwrap()
     })
 }
 

@@ -1,7 +1,7 @@
 //! An orders API behind the layer, a clock that follows tokio's, and a store that misbehaves.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -193,7 +193,7 @@ impl Gate {
 
 /// A store in memory whose calls fail when told to.
 pub(crate) struct Flaky {
-    pub(crate) inner: MemoryKeys,
+    inner: MemoryKeys,
     pub(crate) down: AtomicBool,
     /// This many completions fail.
     pub(crate) failing_completions: AtomicUsize,
@@ -201,18 +201,22 @@ pub(crate) struct Flaky {
     pub(crate) lying_completions: AtomicUsize,
     pub(crate) claims: AtomicUsize,
     /// Claims wait here if set.
-    pub(crate) claim_gate: Option<Gate>,
+    pub(crate) claim_gate: OnceLock<Gate>,
 }
 
 impl Flaky {
     pub(crate) fn new() -> Self {
+        Self::on(TokioClock::shared())
+    }
+
+    pub(crate) fn on(clock: Arc<dyn Clock>) -> Self {
         Self {
-            inner: MemoryKeys::with_clock(TokioClock::shared()),
+            inner: MemoryKeys::with_clock(clock),
             down: AtomicBool::new(false),
             failing_completions: AtomicUsize::new(0),
             lying_completions: AtomicUsize::new(0),
             claims: AtomicUsize::new(0),
-            claim_gate: None,
+            claim_gate: OnceLock::new(),
         }
     }
 
@@ -238,7 +242,7 @@ impl IdempotencyStore for Flaky {
         lease: Duration,
     ) -> Result<Claim, Failure> {
         self.claims.fetch_add(1, Ordering::SeqCst);
-        if let Some(gate) = &self.claim_gate {
+        if let Some(gate) = self.claim_gate.get() {
             gate.pass().await;
         }
         self.check()?;

@@ -8,6 +8,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::LocalBoxFuture;
 use semel_core::outbox::AppendError;
 use semel_core::{Event, Timestamp};
 use tokio::runtime::Builder;
@@ -124,15 +125,22 @@ pub type Ran = Result<(), Skip>;
 /// # Panics
 /// When the scenario does; and when `CI` is `true` and the backend's server is missing.
 pub fn run<P: Probe>(suite: &str, scenario: &str, body: impl AsyncFnOnce(&Arc<P>) -> Ran) {
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let ran = runtime.expect("a tokio runtime").block_on(async {
-        let Some(probe) = P::fresh().await else {
-            assert!(!in_ci(), "{} gave no instance to test", P::BACKEND);
-            return Err(Skip::because("its server is not there"));
-        };
-        body(&Arc::new(probe)).await
-    });
+    let ran = block_on(Box::pin(async {
+        match P::fresh().await {
+            Some(probe) => body(&Arc::new(probe)).await,
+            None => {
+                assert!(!in_ci(), "{} gave no instance to test", P::BACKEND);
+                Err(Skip::because("its server is not there"))
+            }
+        }
+    }));
     if let Err(reason) = ran {
         announce(&format!("SKIPPED {suite}::{scenario} for {}: {reason}", P::BACKEND));
     }
+}
+
+/// Without type parameters, so that the runtime is not compiled once per scenario.
+fn block_on(scenario: LocalBoxFuture<'_, Ran>) -> Ran {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a tokio runtime").block_on(scenario)
 }

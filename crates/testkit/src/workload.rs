@@ -5,13 +5,14 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use futures_util::future::BoxFuture;
 use semel_core::retry::later;
 use semel_core::{
     Batch, Delivery, Event, EventId, Failure, Guarantees, Holding, Limit, Message, Outcome,
     Payload, Receipt, Settlement, Source, Timestamp,
 };
 
-use crate::probe::{Probe, WriteProbe};
+use crate::probe::Probe;
 use crate::suites::source::SourceProbe;
 
 /// Event `number` of `lane`.
@@ -295,9 +296,17 @@ pub fn settlements(outcomes: impl IntoIterator<Item = (Receipt, Outcome)>) -> Ve
     outcomes.into_iter().map(|(receipt, outcome)| Settlement { receipt, outcome }).collect()
 }
 
-/// Writes events, each in a transaction of its own.
-pub async fn commit_each<P: WriteProbe>(probe: &P, events: &[Event]) {
-    for event in events {
-        probe.commit_all(std::slice::from_ref(event)).await;
+/// Runs tasks at the same time, on all threads of the runtime.
+///
+/// # Panics
+/// When one of them does.
+pub async fn at_once<T: Send + 'static>(
+    tasks: impl IntoIterator<Item = BoxFuture<'static, T>>,
+) -> Vec<T> {
+    let tasks: Vec<_> = tasks.into_iter().map(tokio::spawn).collect();
+    let mut done = Vec::new();
+    for task in tasks {
+        done.push(task.await.expect("no panic"));
     }
+    done
 }

@@ -144,9 +144,8 @@ impl Cursor {
         let (from, end) = ledger.last_window().map_or((None, None), |(from, end)| {
             (Some(from.to_string()), Some(end.to_string()))
         });
-        let windows = ledger.position().windows;
         self.change(connection, &MARK, |query| {
-            query.bind(from.clone()).bind(end.clone()).bind(ledger.read()).bind(windows)
+            query.bind(from.clone()).bind(end.clone()).bind(ledger.read()).bind(ledger.count())
         })
         .await
     }

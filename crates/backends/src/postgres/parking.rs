@@ -155,7 +155,7 @@ const OFFER: &str = concat!(
         select aggregate_type, aggregate_id from semel.parked
         where pipeline = $1 and head and taken is null and due <= now()
         order by due limit $3
-    ), row as materialized (
+    ), line as materialized (
         select p.*, row_number() over () as turn from lane l cross join lateral (
             select * from semel.parked p
             where p.pipeline = $1 and p.aggregate_type = l.aggregate_type
@@ -165,7 +165,7 @@ const OFFER: &str = concat!(
     ), free as materialized (
         select r.*, bool_or(taken is not null or due is null or due > now()) over (
             partition by aggregate_type, aggregate_id order by turn) as blocked
-        from row r
+        from line r
     ), sized as materialized (
         select f.seq, f.turn, sum(200 + octet_length(o.aggregate_type)
             + octet_length(o.aggregate_id) + octet_length(o.event_type)
@@ -315,14 +315,14 @@ impl Parking<'_> {
     pub(super) async fn held(
         &self,
         connection: &mut PgConnection,
-        rows: &[(i64, &str, &str)],
+        rows: &[(i64, String, String)],
         parked_too: bool,
     ) -> Result<Vec<i64>, Failure> {
         sqlx::query_scalar(HELD)
             .bind(self.pipeline)
             .bind(rows.iter().map(|row| row.0).collect::<Vec<_>>())
-            .bind(rows.iter().map(|row| row.1).collect::<Vec<_>>())
-            .bind(rows.iter().map(|row| row.2).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.1.as_str()).collect::<Vec<_>>())
+            .bind(rows.iter().map(|row| row.2.as_str()).collect::<Vec<_>>())
             .bind(parked_too)
             .fetch_all(connection)
             .await

@@ -16,9 +16,17 @@ use super::types::Stamp;
 /// usual value is null, which costs nothing on the way.
 macro_rules! event_columns {
     () => {
-        "o.seq, o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.payload, o.payload_bytes, \
-         nullif(o.content_type, 'application/json'), o.headers::text, o.idempotency_key, \
-         o.created_at, o.available_at"
+        event_columns!("o.payload", "o.payload_bytes")
+    };
+    ($payload:literal, $payload_bytes:literal) => {
+        concat!(
+            "o.seq, o.id, o.aggregate_type, o.aggregate_id, o.event_type, ",
+            $payload,
+            ", ",
+            $payload_bytes,
+            ", nullif(o.content_type, 'application/json'), o.headers::text, o.idempotency_key, \
+             o.created_at, o.available_at"
+        )
     };
 }
 pub(super) use event_columns;

@@ -195,10 +195,14 @@ impl Ledger {
         }
     }
 
-    /// Gives a number to something that takes its place in its lane now.
-    pub(super) fn next_place(&mut self) -> i64 {
-        self.count += 1;
+    /// How many windows there were; the number of the next is higher.
+    pub(super) fn count(&self) -> i64 {
         self.count
+    }
+
+    /// Numbers were given to events that took their place in their lanes.
+    pub(super) fn skip_numbers(&mut self, count: i64) {
+        self.count += count;
     }
 
     /// Forgets what is settled from the beginning on.

@@ -9,11 +9,11 @@
 use std::collections::HashSet;
 
 use semel_core::{Failure, Outcome};
+use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, SqliteConnection};
 
 use super::error::failure;
-use super::row::{event_columns, position, stored};
+use super::row::{column, event_columns, position, stored};
 
 /// The parked events of one pipeline, changed by its owner at one moment.
 #[derive(Clone, Copy)]
@@ -321,8 +321,9 @@ pub(super) fn json(seqs: &[u64]) -> String {
     serde_json::to_string(seqs).unwrap_or_else(|_| "[]".into())
 }
 
-/// The lane of a row that has nothing but a lane.
+/// The lane of a row that has nothing but a lane. Of a lane that is not UTF-8 every event is dead,
+/// so that nothing there is ever promoted.
 pub(super) fn lane(row: &SqliteRow) -> Result<OwnedLane, Failure> {
-    let read = || failure("read a lane");
-    Ok((row.try_get(0).map_err(read())?, row.try_get(1).map_err(read())?))
+    let text = |index| Ok(String::from_utf8_lossy(column(row, index)?).into_owned());
+    Ok((text(0)?, text(1)?))
 }

@@ -242,6 +242,9 @@ impl Round {
 impl SqliteSource {
     /// Whether this source is the owner still, and what falls due when.
     async fn look(&mut self) -> Result<Option<Agenda>, Failure> {
+        if self.unsure {
+            self.tidy().await?;
+        }
         let now = self.store.now();
         let found: Option<(Option<i64>, Option<i64>, Option<i64>)> = sqlx::query_as(
             "SELECT (SELECT min(due) FROM semel_parked WHERE pipeline = ?1 AND state = 'failed' \
@@ -261,7 +264,7 @@ impl SqliteSource {
             return Ok(None);
         };
         let is_due = |due: Option<i64>| due.is_some_and(|due| due <= now);
-        if is_due(scheduled) || self.unsure {
+        if is_due(scheduled) {
             self.tidy().await?;
         }
         Ok(Some(Agenda {

@@ -42,7 +42,13 @@ async fn what_was_unsettled_when_the_process_died_comes_again_in_another() {
 
     let other = database.again().await;
     let mut successor = other.source("orders").await.unwrap();
-    let mut again = delivered_numbers(&ask(&mut successor).await);
+    let mut again = Vec::new();
+    while let got = ask(&mut successor).await
+        && !got.is_empty()
+    {
+        settle(&mut successor, &got, Outcome::Delivered).await;
+        again.extend(delivered_numbers(&got));
+    }
     again.sort_unstable();
     assert_eq!(again, [0, 10, 11, 12], "what was settled does not come again");
 }

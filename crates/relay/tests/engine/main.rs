@@ -1,5 +1,13 @@
 //! The engine on memory edges, one behaviour at a time, in virtual time.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "test code: a panic is how it reports"
+)]
+
 mod bounds;
 mod consume;
 mod contained;

@@ -11,7 +11,9 @@ use semel_relay::{Consumer, Relay, Stop, handler_fn};
 
 /// Collects the names and labels of everything that is registered.
 #[derive(Clone, Default)]
-struct Names(Arc<Mutex<BTreeSet<(String, Vec<String>)>>>);
+struct Names(Arc<Mutex<BTreeSet<NameAndLabels>>>);
+
+type NameAndLabels = (String, Vec<String>);
 
 impl Names {
     fn note(&self, key: &Key) {
@@ -53,7 +55,7 @@ fn every_metric_of_the_engine_is_documented_and_emitted() {
         runtime.block_on(relay_and_consume());
     });
     let emitted = names.0.lock().unwrap().clone();
-    let documented: BTreeSet<(String, Vec<String>)> = telemetry::ALL
+    let documented: BTreeSet<NameAndLabels> = telemetry::ALL
         .iter()
         .filter(|metric| metric.labels.iter().any(|label| ["pipeline", "consumer"].contains(label)))
         .map(|metric| {

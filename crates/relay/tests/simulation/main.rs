@@ -3,6 +3,14 @@
 //!
 //! `SEMEL_SIM_SEEDS` sets how many seeds are run, `SEMEL_SIM_SEED` runs one and says what happened.
 
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "test code: a panic is how it reports"
+)]
+
 mod check;
 mod mutants;
 mod plan;

@@ -4,11 +4,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::FutureExt;
 use semel_core::inbox::{Processed, Seen, process_once};
 use semel_core::{EventId, Failure, InboxStore};
 
 use crate::probe::{Probe, Ran};
+use crate::workload::at_once;
 
 /// How the suite gets at an inbox and at effects beside it.
 pub trait InboxProbe: Probe {
@@ -178,7 +179,7 @@ pub async fn a_second_transaction_waits_for_the_first<P: InboxProbe>(probe: &Arc
         store.record(&mut tx, "payments", id).await.expect("record");
         store.store_result(&mut tx, "payments", id, "paid".into()).await.expect("store_result");
         let inner = Arc::clone(probe);
-        let second = tokio::spawn(async move { record(&*inner, "payments", id).await });
+        let second = tokio::spawn(async move { record(&*inner, "payments", id).await }.boxed());
         // Time for a wrong store to answer; a right one waits for as long as it takes.
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!second.is_finished(), "answered while the first was undecided");
@@ -197,12 +198,12 @@ pub async fn a_second_transaction_waits_for_the_first<P: InboxProbe>(probe: &Arc
 /// However many copies of a message come at once, one takes effect and all get its result.
 pub async fn of_concurrent_duplicates_one_takes_effect<P: InboxProbe>(probe: &Arc<P>) -> Ran {
     let id = EventId::now();
-    let copies = (0..64_u8).map(|copy| {
+    let copies = at_once((0..64_u8).map(|copy| {
         let probe = Arc::clone(probe);
-        tokio::spawn(async move { once(&probe, "payments", id, &[b'r', copy]).await })
-    });
-    let outcomes = join_all(copies).await.into_iter().map(|outcome| outcome.expect("no panic"));
-    let (again, first): (Vec<_>, Vec<_>) = outcomes.partition(Processed::is_duplicate);
+        async move { once(&probe, "payments", id, &[b'r', copy]).await }.boxed()
+    }));
+    let (again, first): (Vec<_>, Vec<_>) =
+        copies.await.into_iter().partition(Processed::is_duplicate);
     let [Processed::Applied(result)] = first.as_slice() else {
         panic!("one takes effect, not {}", first.len());
     };
@@ -214,13 +215,11 @@ pub async fn of_concurrent_duplicates_one_takes_effect<P: InboxProbe>(probe: &Ar
 
 /// Different messages at once do not disturb each other.
 pub async fn concurrent_messages_all_take_effect<P: InboxProbe>(probe: &Arc<P>) -> Ran {
-    let messages = (0..64).map(|_| {
+    let messages = at_once((0..64).map(|_| {
         let (probe, id) = (Arc::clone(probe), EventId::now());
-        tokio::spawn(async move { once(&probe, "payments", id, b"paid").await })
-    });
-    for outcome in join_all(messages).await {
-        assert!(!outcome.expect("no panic").is_duplicate());
-    }
+        async move { once(&probe, "payments", id, b"paid").await }.boxed()
+    }));
+    assert!(!messages.await.iter().any(Processed::is_duplicate));
     assert_eq!(probe.effects().await, 64);
     Ok(())
 }

@@ -38,3 +38,44 @@ macro_rules! stamp_suite {
         }
     };
 }
+
+#[cfg(test)]
+mod tests {
+    /// The sources of each suite, and its macro among them.
+    const SUITES: [&[&str]; 6] = [
+        &[include_str!("outbox.rs")],
+        &[
+            include_str!("source.rs"),
+            include_str!("source/flow.rs"),
+            include_str!("source/order.rs"),
+            include_str!("source/settle.rs"),
+            include_str!("source/storm.rs"),
+            include_str!("source/waiting.rs"),
+        ],
+        &[include_str!("sink.rs")],
+        &[include_str!("inbox.rs")],
+        &[
+            include_str!("idempotency.rs"),
+            include_str!("idempotency/lease.rs"),
+            include_str!("idempotency/results.rs"),
+        ],
+        &[include_str!("admin.rs"), include_str!("admin/look.rs"), include_str!("admin/repair.rs")],
+    ];
+
+    #[test]
+    fn every_scenario_is_stamped_by_its_macro() {
+        for suite in SUITES {
+            let (_, list) = suite[0].split_once("stamp_suite!").expect("a suite macro");
+            let (list, _) = list.split_once("\n        }\n").expect("the end of the list");
+            let stamped: Vec<_> = list.lines().skip(1).map(str::trim).collect();
+            let scenarios = suite.iter().flat_map(|source| source.split("\npub async fn ").skip(1));
+            let mut count = 0;
+            for scenario in scenarios {
+                let (name, _) = scenario.split_once('<').expect("a generic function");
+                assert!(stamped.contains(&name), "{name} is in no suite macro");
+                count += 1;
+            }
+            assert_eq!(count, stamped.len(), "scenarios and the list {stamped:?}");
+        }
+    }
+}

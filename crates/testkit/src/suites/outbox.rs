@@ -3,11 +3,12 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use semel_core::outbox::AppendError;
 use semel_core::{Event, Fault};
 
 use crate::probe::{Ran, WriteProbe};
-use crate::workload::{assert_intact, awkward_events, event, events, numbers};
+use crate::workload::{assert_intact, at_once, awkward_events, event, events, numbers};
 
 /// How the suite gets at an outbox and at the business data beside it.
 pub trait OutboxProbe: WriteProbe {
@@ -205,9 +206,9 @@ pub async fn a_usable_transaction_can_go_on<P: OutboxProbe>(probe: &Arc<P>) -> R
 
 /// Of any number of transactions that write the same key at the same time, one commits.
 pub async fn of_concurrent_duplicates_one_is_written<P: OutboxProbe>(probe: &Arc<P>) -> Ran {
-    let attempts = (0..16).map(|number| {
+    let written = at_once((0..16).map(|number| {
         let probe = Arc::clone(probe);
-        tokio::spawn(async move {
+        async move {
             let mut tx = probe.begin().await;
             match probe.append(&mut tx, &[keyed(number, "k")]).await {
                 Ok(()) => {
@@ -221,11 +222,10 @@ pub async fn of_concurrent_duplicates_one_is_written<P: OutboxProbe>(probe: &Arc
                     false
                 }
             }
-        })
-    });
-    let outcomes = futures_util::future::join_all(attempts).await;
-    let written = outcomes.into_iter().filter(|outcome| *outcome.as_ref().expect("no panic"));
-    assert_eq!(written.count(), 1);
+        }
+        .boxed()
+    }));
+    assert_eq!(written.await.into_iter().filter(|written| *written).count(), 1);
     assert_eq!(committed_numbers(&**probe).await.len(), 1);
     assert_eq!(probe.business_changes().await, 1);
     Ok(())

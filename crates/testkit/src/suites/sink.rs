@@ -5,12 +5,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::FutureExt;
 use semel_core::{Event, Failure, Fault, Message, Published, Sink, Topic, Verdict};
 use tokio::time::timeout;
 
 use crate::probe::{Probe, Ran, Skip};
-use crate::workload::{assert_intact, awkward_events, event, events, eventually, number};
+use crate::workload::{assert_intact, at_once, awkward_events, event, events, eventually, number};
 
 /// How the suite gets at a sink and at what arrived behind it.
 pub trait SinkProbe: Probe {
@@ -150,17 +150,16 @@ pub async fn the_same_event_may_come_twice<P: SinkProbe>(probe: &Arc<P>) -> Ran 
 /// `publish` is called many times at once, with different lanes.
 pub async fn concurrent_lanes_all_arrive<P: SinkProbe>(probe: &Arc<P>) -> Ran {
     let names: Vec<_> = (0..16).map(|lane| format!("lane-{lane}")).collect();
-    let publishers = names.iter().cloned().map(|lane| {
+    at_once(names.iter().cloned().map(|lane| {
         let probe = Arc::clone(probe);
-        tokio::spawn(async move {
+        async move {
             for start in [0, 10, 20] {
                 publish_all(&*probe, events(&lane, start..start + 10)).await;
             }
-        })
-    });
-    for publisher in join_all(publishers).await {
-        publisher.expect("no panic");
-    }
+        }
+        .boxed()
+    }))
+    .await;
     let expected = (0..30).collect::<Vec<_>>();
     let lanes: Vec<_> = names.iter().map(|lane| (lane.as_str(), expected.as_slice())).collect();
     expect_arrived(&**probe, &lanes).await

@@ -64,11 +64,6 @@ fn settlements_that_do_not_last() {
         source::delivered_survives_a_crash,
         "nothing should be handed out"
     );
-    caught!(
-        Flawed<FORGETS_SETTLEMENTS>,
-        source::a_storm_of_crashes_and_retries_loses_and_reorders_nothing,
-        "was settled, and is handed out again"
-    );
 }
 
 #[test]
@@ -179,7 +174,7 @@ fn phantoms() {
     caught!(
         Flawed<WRITES_WHAT_IS_ROLLED_BACK>,
         source::rolled_back_events_never_appear,
-        "right: [0, 1, 2, 3]"
+        "nothing should be handed out"
     );
 }
 

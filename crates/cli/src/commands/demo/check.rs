@@ -259,3 +259,118 @@ impl Judge {
         Ok(numbers)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use semel_core::{Event, Message, Sink};
+    use tokio::sync::watch;
+
+    use super::super::Stage;
+    use super::*;
+    use crate::args::{DemoOptions, FaultLevel};
+
+    async fn played() -> Stage {
+        let options = DemoOptions { orders: 40, seed: 3, faults: FaultLevel::None, keep: false };
+        let (_close, closing) = watch::channel(false);
+        let stage = std::sync::Arc::new(Stage::set_up(&options, closing).await.unwrap());
+        std::sync::Arc::clone(&stage).tell().await.unwrap();
+        std::sync::Arc::into_inner(stage).unwrap()
+    }
+
+    /// What the judge says after `sql`, which is undone.
+    async fn after(judge: &mut Judge, broker: &MemoryBroker, sql: &'static str) -> Findings {
+        sqlx::raw_sql("BEGIN").execute(&mut judge.connection).await.unwrap();
+        let changed = sqlx::raw_sql(sql).execute(&mut judge.connection).await.unwrap();
+        assert!(changed.rows_affected() > 0, "nothing to tamper with: {sql}");
+        let findings = judge.judge(broker).await.unwrap();
+        sqlx::raw_sql("ROLLBACK").execute(&mut judge.connection).await.unwrap();
+        findings
+    }
+
+    fn faults(findings: &Findings) -> [u64; 4] {
+        [findings.lost(), findings.doubled(), findings.phantom(), findings.reordered()]
+    }
+
+    #[tokio::test]
+    async fn every_way_of_cheating_is_noticed() {
+        let stage = played().await;
+        let mut judge = Judge::open(&stage.databases).await.unwrap();
+        let honest = judge.judge(&stage.broker).await.unwrap();
+        assert!(honest.are_good(), "{honest:?}");
+        assert!(honest.events > honest.orders, "some orders are cancelled");
+
+        let cases = [
+            ("DELETE FROM payments_db.payments WHERE id = 7", [1, 0, 0, 0]),
+            ("DELETE FROM inventory_db.movements WHERE id = 7", [1, 0, 0, 0]),
+            ("DELETE FROM notifications_db.notifications", [honest.events, 0, 0, 0]),
+            (
+                "INSERT INTO payments_db.payments (order_id, event_type, cents)
+                     SELECT order_id, event_type, cents FROM payments_db.payments LIMIT 1",
+                [0, 1, 0, 0],
+            ),
+            (
+                "INSERT INTO notifications_db.notifications (order_id, event_type, text)
+                     SELECT order_id, event_type, text FROM notifications_db.notifications",
+                [0, honest.events, 0, 0],
+            ),
+            (
+                "INSERT INTO inventory_db.movements (order_id, event_type)
+                     VALUES (9999, 'OrderPlaced')",
+                [0, 0, 1, 0],
+            ),
+            // An order that was committed without its event, and effects without their order.
+            ("INSERT INTO orders (id, product, units, cents) VALUES (9999, 'x', 0, 0)", [3, 0, 0, 0]),
+            ("DELETE FROM orders WHERE id = 7 AND NOT cancelled", [0, 0, 3, 0]),
+            (
+                "UPDATE payments_db.payments SET id = -id
+                     WHERE id = (SELECT max(id) FROM payments_db.payments
+                                 WHERE event_type = 'OrderCancelled')",
+                [0, 0, 0, 1],
+            ),
+        ];
+        for (sql, expected) in cases {
+            let findings = after(&mut judge, &stage.broker, sql).await;
+            assert_eq!(faults(&findings), expected, "{sql}");
+            assert!(!findings.are_good(), "{sql}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_books_must_agree() {
+        let stage = played().await;
+        let mut judge = Judge::open(&stage.databases).await.unwrap();
+        let cents = "UPDATE payments_db.payments SET cents = cents + 1 WHERE id = 1";
+        let findings = after(&mut judge, &stage.broker, cents).await;
+        assert_eq!(findings.money.actual, findings.money.expected + 1);
+        assert!(!findings.are_good());
+
+        let units = "UPDATE inventory_db.stock SET units = units - 1 WHERE product = 'book'";
+        let findings = after(&mut judge, &stage.broker, units).await;
+        assert_eq!(findings.stock.actual, findings.stock.expected - 1);
+        assert!(!findings.are_good());
+    }
+
+    #[tokio::test]
+    async fn a_message_that_was_never_committed_is_a_phantom() {
+        let stage = played().await;
+        let mut judge = Judge::open(&stage.databases).await.unwrap();
+        let invented = Event::new(service::AGGREGATE, "1", service::PLACED);
+        let known = stage.broker.messages().remove(0);
+        stage.broker.publish(&[Message::first("order.events", invented), known]).await;
+        let findings = judge.judge(&stage.broker).await.unwrap();
+        assert_eq!((findings.published.phantom, findings.published.repeated), (1, 1));
+        assert!(!findings.are_good());
+    }
+
+    #[tokio::test]
+    async fn a_message_that_overtakes_another_is_reordered() {
+        let stage = played().await;
+        let mut judge = Judge::open(&stage.databases).await.unwrap();
+        let backwards = MemoryBroker::new();
+        let messages: Vec<Message> = stage.broker.messages().into_iter().rev().collect();
+        backwards.publish(&messages).await;
+        let findings = judge.judge(&backwards).await.unwrap();
+        assert_eq!(findings.published.reordered, findings.events - findings.orders);
+        assert!(!findings.are_good());
+    }
+}

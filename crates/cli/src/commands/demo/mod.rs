@@ -27,7 +27,7 @@ use semel_core::memory::MemoryBroker;
 use semel_core::{Failure, Sink, Source, Timestamp};
 use semel_relay::{Consumer, Relay, Routed, Settings, Stop, Stopper};
 use tokio::sync::watch;
-use tokio::time::interval;
+use tokio::time::{MissedTickBehavior, interval};
 
 use self::check::Judge;
 use self::consumers::{Department, WitnessedInbox};
@@ -37,6 +37,7 @@ use self::service::Customers;
 use self::view::{Damage, View};
 use crate::args::DemoOptions;
 use crate::exit::{Exit, Problem};
+use crate::signals::requests_to_end;
 
 const RELAY: &str = "relay";
 
@@ -55,7 +56,9 @@ async fn play(options: &DemoOptions) -> Result<Exit, Failure> {
 
     let mut judge = Judge::open(&stage.databases).await?;
     let mut story = tokio::spawn(Arc::clone(&stage).tell());
+    let mut requests = requests_to_end();
     let mut frames = interval(View::FRAME);
+    frames.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             ended = &mut story => break ended.map_err(panicked)??,
@@ -63,9 +66,9 @@ async fn play(options: &DemoOptions) -> Result<Exit, Failure> {
                 let findings = judge.count(&stage.broker).await?;
                 view.progress(&findings, options.orders, &stage.damage());
             }
-            Ok(()) = tokio::signal::ctrl_c() => {
+            Some(()) = requests.recv() => {
                 if close.send_replace(true) {
-                    return Ok(Exit::Problems);
+                    return Ok(Exit::Interrupted);
                 }
                 view.note("Closing: what is on its way is finished; ctrl-C again leaves at once.");
             }

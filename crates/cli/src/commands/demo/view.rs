@@ -187,12 +187,13 @@ fn table(findings: &Findings, damage: &Damage, delay: Option<i64>) -> String {
     let Findings { orders, rolled_back, events, published, .. } = findings;
     let mut text = String::from("Counted in the tables\n");
     let mut row = |name: &str, value: String, remark: String| {
-        text += format!("  {name:<22}{value:>12}   {remark}").trim_end();
+        text += format!("  {name:<22}{value:>16}   {remark}").trim_end();
         text.push('\n');
     };
-    row("orders committed", grouped(*orders), format!("{rolled_back} more left no trace"));
+    let vanished = format!("and {} rolled back by a kill", grouped(*rolled_back));
+    row("orders committed", grouped(*orders), vanished);
     row("events committed", grouped(*events), "one per order, one per cancellation".into());
-    let again = format!("{} of them again", grouped(published.repeated));
+    let again = format!("and {} once more", grouped(published.repeated));
     row("events published", grouped(published.events), again);
     let first = delay.map_or_else(String::new, |delay| format!("{} ms", grouped_signed(delay)));
     row("first event delivered", first, "after the start".into());
@@ -214,15 +215,15 @@ fn consumers_table(departments: &[Effects; 3]) -> String {
         ("phantom", |effects| effects.phantom),
         ("reordered", |effects| effects.reordered),
     ];
-    let mut text = format!("  {:<20}", "");
+    let mut text = format!("  {:<22}", "");
     for department in Department::ALL {
-        text += &format!("{:>14}", department.name());
+        text += &format!("{:>16}", department.name());
     }
     text.push('\n');
     for (name, number) in ROWS {
-        text += &format!("  {name:<20}");
+        text += &format!("  {name:<22}");
         for effects in departments {
-            text += &format!("{:>14}", grouped(number(effects)));
+            text += &format!("{:>16}", grouped(number(effects)));
         }
         text.push('\n');
     }

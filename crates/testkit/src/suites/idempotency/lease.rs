@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::FutureExt;
 use semel_core::idempotency::{Claim, Token};
 use semel_core::{Holding, IdempotencyStore};
 
 use super::{IdempotencyProbe, LONG, SHORT, Subject, record};
 use crate::probe::Ran;
+use crate::workload::at_once;
 
 /// A free key is the caller's, for the first time; each key on its own.
 pub async fn a_free_key_is_claimed<P: IdempotencyProbe>(probe: &Arc<P>) -> Ran {
@@ -137,17 +138,14 @@ async fn concurrent_claims<P: IdempotencyProbe>(
     subject: &Subject<'_, P>,
     probe: &Arc<P>,
 ) -> Vec<u32> {
-    let claims = (0..64).map(|_| {
+    let claims = at_once((0..64).map(|_| {
         let (probe, key, print) = (Arc::clone(probe), subject.key, subject.print);
-        tokio::spawn(async move { probe.store().claim(&key, &print, LONG).await.expect("claim") })
+        async move { probe.store().claim(&key, &print, LONG).await.expect("claim") }.boxed()
+    }));
+    let fresh = claims.await.into_iter().filter_map(|claim| match claim {
+        Claim::Fresh { attempt, .. } => Some(attempt),
+        Claim::InFlight { .. } => None,
+        other => panic!("expected fresh or in flight, got {other:?}"),
     });
-    let mut fresh = Vec::new();
-    for claim in join_all(claims).await {
-        match claim.expect("no panic") {
-            Claim::Fresh { attempt, .. } => fresh.push(attempt),
-            Claim::InFlight { .. } => {}
-            other => panic!("expected fresh or in flight, got {other:?}"),
-        }
-    }
-    fresh
+    fresh.collect()
 }

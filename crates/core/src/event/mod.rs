@@ -15,14 +15,19 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod headers;
+mod id;
+mod payload;
+
+pub use headers::Headers;
+pub use id::EventId;
+pub use payload::Payload;
+
 use std::borrow::Cow;
-use std::fmt;
-use std::str::FromStr;
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-use uuid::Uuid;
+use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::lane::{Lane, LaneKey};
@@ -242,226 +247,9 @@ impl Default for EventLimits {
     }
 }
 
-/// The identity of an event: a UUID, version 7 when semel makes it, so that ids sort by time.
-///
-/// ```
-/// # use semel_core::EventId;
-/// let id = EventId::now();
-/// assert_eq!(id.to_string().parse::<EventId>()?, id);
-/// # Ok::<(), semel_core::Failure>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct EventId(Uuid);
-
-impl EventId {
-    /// A new id of this moment.
-    #[must_use]
-    pub fn now() -> Self {
-        Self(Uuid::now_v7())
-    }
-
-    /// An id somebody else made; any UUID version is accepted.
-    #[must_use]
-    pub const fn from_uuid(uuid: Uuid) -> Self {
-        Self(uuid)
-    }
-
-    /// A reproducible id: version 7 of this time, with `number` in place of the random part.
-    #[must_use]
-    pub fn numbered(time: Timestamp, number: u64) -> Self {
-        let millis = u64::try_from(time.as_millisecond()).unwrap_or(0);
-        let mut random = [0; 10];
-        random[2..].copy_from_slice(&number.to_be_bytes());
-        Self(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid())
-    }
-
-    /// The UUID itself.
-    #[must_use]
-    pub const fn as_uuid(&self) -> &Uuid {
-        &self.0
-    }
-
-    /// The time inside a version 7 id; none for other versions.
-    #[must_use]
-    pub fn timestamp(&self) -> Option<Timestamp> {
-        if self.0.get_version_num() != 7 {
-            return None;
-        }
-        let (seconds, nanos) = self.0.get_timestamp()?.to_unix();
-        Timestamp::new(i64::try_from(seconds).ok()?, i32::try_from(nanos).ok()?).ok()
-    }
-}
-
-impl fmt::Display for EventId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl FromStr for EventId {
-    type Err = Failure;
-
-    fn from_str(text: &str) -> Result<Self, Failure> {
-        Uuid::parse_str(text).map(Self).map_err(|error| {
-            refused(format!("{text:?} is not an event id: {error}"))
-                .with_fix("give the id as a UUID, such as 0190b6e8-7a3c-7def-8000-0123456789ab")
-        })
-    }
-}
-
-/// The content of an event and what kind of content it is.
-///
-/// ```
-/// # use semel_core::Payload;
-/// let payload = Payload::json(&[1, 2])?;
-/// assert_eq!(payload.bytes().as_ref(), b"[1,2]");
-/// assert!(payload.is_json());
-/// # Ok::<(), serde_json::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Payload {
-    content_type: Cow<'static, str>,
-    bytes: Bytes,
-}
-
-impl Payload {
-    /// The content type of JSON payloads.
-    pub const JSON: &'static str = "application/json";
-
-    /// Raw bytes of a content type.
-    #[must_use]
-    pub fn new(content_type: impl Into<Cow<'static, str>>, bytes: impl Into<Bytes>) -> Self {
-        Self { content_type: content_type.into(), bytes: bytes.into() }
-    }
-
-    /// `value` written as JSON.
-    ///
-    /// # Errors
-    /// When `value` cannot be written as JSON.
-    pub fn json<T: Serialize + ?Sized>(value: &T) -> Result<Self, serde_json::Error> {
-        Ok(Self::new(Self::JSON, serde_json::to_vec(value)?))
-    }
-
-    /// What kind of content the bytes are.
-    #[must_use]
-    pub fn content_type(&self) -> &str {
-        &self.content_type
-    }
-
-    /// The content.
-    #[must_use]
-    pub fn bytes(&self) -> &Bytes {
-        &self.bytes
-    }
-
-    /// Whether the content is JSON, by its type.
-    #[must_use]
-    pub fn is_json(&self) -> bool {
-        let essence = self.content_type.split(';').next().unwrap_or_default().trim();
-        essence == Self::JSON || essence.ends_with("+json")
-    }
-}
-
-impl Default for Payload {
-    /// The JSON value `null`.
-    fn default() -> Self {
-        Self::new(Self::JSON, Bytes::from_static(b"null"))
-    }
-}
-
-/// Extra values that travel with an event, in the order they were set, names in lower case.
-///
-/// ```
-/// # use semel_core::Headers;
-/// let mut headers = Headers::default();
-/// headers.set("Tenant", "acme");
-/// headers.set("tenant", "globex");
-/// assert_eq!(headers.iter().collect::<Vec<_>>(), [("tenant", "globex")]);
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "std::collections::BTreeMap<String, String>")]
-#[serde(into = "std::collections::BTreeMap<String, String>")]
-pub struct Headers(Vec<(String, String)>);
-
-impl Headers {
-    /// The name under which the W3C trace context travels.
-    pub const TRACEPARENT: &'static str = "traceparent";
-
-    /// Adds a header, or replaces the one of the same name.
-    pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
-        let mut name: String = name.into();
-        name.make_ascii_lowercase();
-        let value = value.into();
-        match self.0.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, old)) => *old = value,
-            None => self.0.push((name, value)),
-        }
-    }
-
-    /// The value of a header, by its name in lower case.
-    #[must_use]
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
-    }
-
-    /// All headers in the order they were set.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
-    }
-
-    /// How many there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether there is none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn size(&self) -> usize {
-        self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
-    }
-}
-
-impl From<std::collections::BTreeMap<String, String>> for Headers {
-    fn from(map: std::collections::BTreeMap<String, String>) -> Self {
-        let mut headers = Self::default();
-        for (name, value) in map {
-            headers.set(name, value);
-        }
-        headers
-    }
-}
-
-impl From<Headers> for std::collections::BTreeMap<String, String> {
-    fn from(headers: Headers) -> Self {
-        headers.0.into_iter().collect()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ids_of_version_7_carry_their_time() {
-        let time = Timestamp::from_millisecond(1_700_000_000_123).unwrap();
-        let id = EventId::numbered(time, 7);
-        assert_eq!(id.timestamp(), Some(time));
-        assert!(EventId::numbered(time, 8) > id);
-        assert_eq!(EventId::from_uuid(Uuid::nil()).timestamp(), None);
-    }
-
-    #[test]
-    fn a_wrong_id_says_what_to_write() {
-        let failure = "42".parse::<EventId>().unwrap_err();
-        assert!(failure.to_string().contains("\"42\" is not an event id"));
-        assert!(failure.fix().unwrap().contains("UUID"));
-    }
 
     #[test]
     fn names_are_checked() {
@@ -476,16 +264,5 @@ mod tests {
             let failure = event.check(&limits).unwrap_err();
             assert!(failure.to_string().contains(expected), "{failure}");
         }
-    }
-
-    #[test]
-    fn headers_survive_json() {
-        let mut headers = Headers::default();
-        headers.set("b", "2");
-        headers.set("A", "1");
-        let json = serde_json::to_string(&headers).unwrap();
-        assert_eq!(json, r#"{"a":"1","b":"2"}"#);
-        let back: Headers = serde_json::from_str(&json).unwrap();
-        assert_eq!(back.get("a"), Some("1"));
     }
 }

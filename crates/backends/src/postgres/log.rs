@@ -1,0 +1,257 @@
+//! Reading the outbox: one statement brings what is new and says what else there is to do.
+//!
+//! A statement sees one snapshot, so the snapshot it returns and the rows it returns agree, also
+//! without a transaction around it.
+
+use std::collections::HashMap;
+
+use futures_util::TryStreamExt;
+use semel_core::{Event, Failure, Limit, Payload, Timestamp};
+use sqlx::PgConnection;
+use sqlx::postgres::PgRow;
+
+use super::error::failure;
+use super::row::{self, AFTER_EVENT, column, event_columns};
+use super::store::count;
+use super::types::{Snapshot, Stamp};
+use super::window::Next;
+
+/// What one look at the tables found.
+#[derive(Debug)]
+pub(super) struct Look {
+    pub(super) agenda: Agenda,
+    /// In the order of `seq`.
+    pub(super) rows: Vec<LogRow>,
+    /// Whether the statement stopped at its limit.
+    pub(super) full: bool,
+}
+
+/// What else there is to do.
+#[derive(Debug)]
+pub(super) struct Agenda {
+    pub(super) snapshot: Snapshot,
+    /// The server's time.
+    pub(super) now: Timestamp,
+    /// When the next retry falls due, as the relay that settled it said.
+    pub(super) next_retry: Option<Timestamp>,
+    /// A parked event is due.
+    pub(super) due: bool,
+    /// So is a scheduled one.
+    pub(super) scheduled: bool,
+    /// Some lane is held.
+    pub(super) held: bool,
+    /// Rows that this server's transactions cannot have written.
+    pub(super) foreign: bool,
+}
+
+/// A row of the outbox.
+#[derive(Debug)]
+pub(super) struct LogRow {
+    pub(super) seq: i64,
+    pub(super) event: Event,
+    /// The size of a payload that is too large to come with many others.
+    large: Option<usize>,
+}
+
+impl LogRow {
+    pub(super) fn size(&self) -> usize {
+        self.event.size() + self.large.unwrap_or(0)
+    }
+}
+
+/// How much one statement may bring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Portion {
+    rows: usize,
+    /// Larger payloads are fetched when it is known that there is room for them.
+    payload: usize,
+}
+
+impl Portion {
+    /// Enough for `limit` and not much more, if events are as large as they were.
+    pub(super) fn of(limit: Limit, average: usize) -> Self {
+        const SOME: usize = 8;
+        let fitting = limit.bytes / average.max(1);
+        let rows = limit.events.min(fitting + fitting / 4 + SOME).max(1);
+        Self { rows, payload: (limit.bytes / rows).saturating_mul(4).max(4096) }
+    }
+}
+
+/// The first row of every answer: flags in place of the aggregate type, the snapshot in place of
+/// the aggregate id, the server's time and the next retry in place of the event's times.
+macro_rules! read {
+    ($($branch:literal),+) => {
+        concat!(
+            "select null::bigint, null::uuid, concat(
+                case when exists (select from semel.parked where pipeline = $1 and head
+                    and taken is null and due <= now()) then 'd' end,
+                case when exists (select from semel.parked where pipeline = $1
+                    and state = 'scheduled' and taken is null and due <= now()) then 's' end,
+                case when exists (select from semel.parked where pipeline = $1 and holds)
+                    then 'h' end,
+                case when exists (select from semel.outbox
+                    where txid >= pg_snapshot_xmax(pg_current_snapshot())) then 'f' end),
+            pg_current_snapshot()::text, null::text, null::text, null::bytea, null::text,
+            null::text, null::text, now(), (
+                select retry_at from semel.parked where pipeline = $1 and head and taken is null
+                    and state = 'failed' and due > now() order by due limit 1),
+            null::integer",
+            $(
+                " union all (select ",
+                event_columns!(
+                    "case when octet_length(o.payload) <= $3 then o.payload end",
+                    "case when octet_length(o.payload_bytes) <= $3 then o.payload_bytes end"
+                ),
+                ", nullif(greatest(octet_length(o.payload), octet_length(o.payload_bytes), $3), $3)
+                 from semel.outbox o where ",
+                $branch,
+                " limit $2)"
+            ),+
+        )
+    };
+}
+
+const WINDOW: &str = read!(
+    "o.txid >= $4::text::xid8 and o.txid < (select pg_snapshot_xmax(pg_current_snapshot()))
+        order by o.txid, o.seq",
+    "o.txid = any($5::text::xid8[])"
+);
+
+/// The functions hide `txid` from the planner, so that nothing but the order of `seq` is left.
+const PAGE: &str = read!(
+    "o.seq > $6 and o.seq <= $7
+        and pg_visible_in_snapshot(o.txid, (select $5::text::pg_snapshot))
+        and not pg_visible_in_snapshot(o.txid, (select $4::text::pg_snapshot))
+        order by o.seq"
+);
+
+const THESE: &str = read!("o.seq = any($4)");
+
+/// Adding zero keeps the planner from looking for the least `seq` from the oldest row on.
+const BOUNDS: &str = "\
+select coalesce(min(seq + 0), 1), coalesce(max(seq + 0), 0) from (
+    select seq, txid from semel.outbox
+    where txid >= $1::text::xid8 and txid < $2::text::xid8
+    union all
+    select seq, txid from semel.outbox where txid = any($3::text::xid8[])
+) w where pg_visible_in_snapshot(txid, (select $4::text::pg_snapshot))";
+
+const PAYLOADS: &str = "\
+select seq, coalesce(convert_to(payload, 'UTF8'), payload_bytes) from semel.outbox
+where seq = any($1)";
+
+/// Reads what the ledger says is next. A new window is asked for one row more than the portion:
+/// if that comes, there is more, and what came is not its beginning.
+pub(super) async fn read(
+    connection: &mut PgConnection,
+    pipeline: &str,
+    next: &Next,
+    portion: Portion,
+) -> Result<Look, Failure> {
+    let (sql, extra) = match next {
+        Next::Window { .. } => (WINDOW, 1),
+        Next::Page { .. } => (PAGE, 0),
+    };
+    let query = sqlx::query(sql)
+        .bind(pipeline)
+        .bind(count(portion.rows + extra))
+        .bind(i32::try_from(portion.payload).unwrap_or(i32::MAX));
+    let query = match next {
+        Next::Window { from } => query.bind(from.end()).bind(from.running()),
+        Next::Page { from, end, after, last } => {
+            query.bind(from.to_string()).bind(end.to_string()).bind(*after).bind(*last)
+        }
+    };
+    collect(query.fetch(connection), portion.rows + extra).await
+}
+
+/// Reads rows by their numbers.
+pub(super) async fn read_these(
+    connection: &mut PgConnection,
+    pipeline: &str,
+    seqs: &[i64],
+    portion: Portion,
+) -> Result<Look, Failure> {
+    let query = sqlx::query(THESE)
+        .bind(pipeline)
+        .bind(count(seqs.len()))
+        .bind(i32::try_from(portion.payload).unwrap_or(i32::MAX))
+        .bind(seqs);
+    collect(query.fetch(connection), usize::MAX).await
+}
+
+/// The first and the last row of a window.
+pub(super) async fn bounds(
+    connection: &mut PgConnection,
+    from: &Snapshot,
+    end: &Snapshot,
+) -> Result<(i64, i64), Failure> {
+    sqlx::query_as(BOUNDS)
+        .bind(from.end())
+        .bind(end.end())
+        .bind(from.running())
+        .bind(end.to_string())
+        .fetch_one(connection)
+        .await
+        .map_err(failure("measure the backlog"))
+}
+
+/// Fetches the payloads that were too large to come with their rows.
+pub(super) async fn fill(
+    connection: &mut PgConnection,
+    rows: impl Iterator<Item = &mut LogRow>,
+) -> Result<(), Failure> {
+    let mut large: HashMap<i64, &mut LogRow> =
+        rows.filter(|row| row.large.is_some()).map(|row| (row.seq, row)).collect();
+    if large.is_empty() {
+        return Ok(());
+    }
+    let seqs: Vec<i64> = large.keys().copied().collect();
+    let mut payloads = sqlx::query(PAYLOADS).bind(seqs).fetch(connection);
+    while let Some(found) = payloads.try_next().await.map_err(failure("read large payloads"))? {
+        if let Some(row) = large.remove(&row::seq(&found)?) {
+            let content_type = row.event.payload.content_type().to_owned();
+            row.event.payload = Payload::new(content_type, column::<&[u8]>(&found, 1)?.to_vec());
+            row.large = None;
+        }
+    }
+    Ok(())
+}
+
+async fn collect(
+    mut found: impl futures_util::Stream<Item = Result<PgRow, sqlx::Error>> + Unpin,
+    limit: usize,
+) -> Result<Look, Failure> {
+    let failed = || failure("read the outbox");
+    let (mut agenda, mut rows) = (None, Vec::new());
+    while let Some(found) = found.try_next().await.map_err(failed())? {
+        match column::<Option<i64>>(&found, 0)? {
+            None => agenda = Some(read_agenda(&found)?),
+            Some(seq) => {
+                let large: Option<i32> = column(&found, AFTER_EVENT)?;
+                let large = large.and_then(|size| usize::try_from(size).ok());
+                rows.push(LogRow { seq, event: row::event(&found)?, large });
+            }
+        }
+    }
+    let agenda = agenda.ok_or_else(|| failed()(sqlx::Error::RowNotFound))?;
+    let full = rows.len() >= limit;
+    rows.sort_unstable_by_key(|row| row.seq);
+    Ok(Look { agenda, rows, full })
+}
+
+fn read_agenda(row: &PgRow) -> Result<Agenda, Failure> {
+    let flags: &str = column(row, 2)?;
+    let snapshot: &str = column(row, 3)?;
+    Ok(Agenda {
+        snapshot: snapshot
+            .parse()
+            .map_err(|error| failure("read a snapshot")(sqlx::Error::Decode(error)))?,
+        now: column::<Stamp>(row, 10)?.0,
+        next_retry: row::available_at(row)?,
+        due: flags.contains('d'),
+        scheduled: flags.contains('s'),
+        held: flags.contains('h'),
+        foreign: flags.contains('f'),
+    })
+}

@@ -1,0 +1,54 @@
+//! PostgreSQL: outbox, relay source, inbox, idempotency keys and administration in one schema.
+//!
+//! The outbox is an append-only log: publishing moves one cursor row per batch and changes nothing
+//! else. Which rows are new is the difference of two snapshots, never a comparison of numbers or
+//! times, so that nothing is lost when transactions commit in another order than they began.
+//! Only what failed, waits behind something that failed, or is scheduled gets a row of its own, in
+//! `semel.parked`. PostgreSQL 13 or later.
+//!
+//! ```no_run
+//! use semel_backends::postgres::PostgresConfig;
+//! use semel_core::{Event, Limit, Source};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = PostgresConfig::new("postgres://localhost/shop")?.connect().await?;
+//! store.migrate().await?;
+//!
+//! let mut tx = store.begin().await?;
+//! sqlx::query("insert into orders (id) values (42)").execute(&mut *tx).await?;
+//! store.outbox().append(&mut tx, Event::new("order", "42", "OrderPlaced")).await?;
+//! tx.commit().await?;
+//!
+//! let mut source = store.source("orders").await?;
+//! assert_eq!(source.next_batch(Limit::default()).await?.deliveries.len(), 1);
+//! # Ok(()) }
+//! ```
+
+mod admin;
+mod config;
+mod cursor;
+mod error;
+mod inbox;
+mod keys;
+mod log;
+mod outbox;
+mod parking;
+mod poll;
+mod rebase;
+mod round;
+mod row;
+mod schema;
+mod store;
+mod types;
+mod window;
+
+pub use admin::PostgresAdmin;
+pub use config::PostgresConfig;
+pub use inbox::PostgresInbox;
+pub use keys::PostgresKeys;
+pub use outbox::PostgresOutbox;
+pub use poll::PostgresSource;
+pub use schema::{SchemaStatus, migrate, schema_sql, status};
+pub use store::PostgresStore;
+
+pub use sqlx::{PgPool, Postgres, Transaction};

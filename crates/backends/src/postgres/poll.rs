@@ -1,0 +1,240 @@
+//! [`Source`]: the outbox of one pipeline, read by the difference of snapshots.
+
+use std::collections::{HashMap, HashSet};
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use semel_core::{
+    Batch, Failure, Guarantees, Holding, Limit, Outcome, Receipt, Settlement, Source, Topic,
+};
+use sqlx::pool::PoolConnection;
+use sqlx::{Connection, PgConnection, Postgres};
+use tokio::sync::watch;
+
+use super::cursor::{self, Cursor};
+use super::error::failure;
+use super::parking::{Aside, Changes, Parking};
+use super::rebase::rebase;
+use super::schema;
+use super::store::PostgresStore;
+use super::window::{Ledger, Standing};
+
+/// The outbox as a source for one pipeline. Made by [`PostgresStore::source`].
+///
+/// Several pipelines read the same outbox, each with a cursor of its own. Whoever opens a pipeline
+/// owns it: the epoch in its cursor row goes up, and everything an earlier owner still tries is
+/// answered with [`Holding::Lost`].
+///
+/// What is new is the difference of two snapshots, so that a transaction that commits late is never
+/// passed and one that is open for long holds nobody up. Confirming a batch is one UPDATE of one
+/// row, however large the batch is; the outbox itself is never changed.
+///
+/// ```no_run
+/// use semel_backends::postgres::PostgresConfig;
+/// use semel_core::{Limit, Outcome, Settlement, Source};
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = PostgresConfig::new("postgres://localhost/shop")?.connect().await?;
+/// let mut source = store.source("orders").await?;
+/// let batch = source.next_batch(Limit::default()).await?;
+/// let delivered = |receipt| Settlement { receipt, outcome: Outcome::Delivered };
+/// let settlements: Vec<_> = batch.deliveries.iter().map(|got| delivered(got.receipt)).collect();
+/// assert!(source.settle(&settlements).await?.is_held());
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct PostgresSource {
+    store: PostgresStore,
+    changes: watch::Receiver<()>,
+    /// Kept from call to call; gone after an error and after a call that was dropped.
+    pub(super) connection: Option<PoolConnection<Postgres>>,
+    pub(super) server: String,
+    pub(super) cursor: Cursor,
+    pub(super) topic: Topic,
+    pub(super) ledger: Ledger,
+    /// Parked rows in flight, by receipt.
+    pub(super) flights: HashMap<u64, i64>,
+    pub(super) last_flight: u64,
+    /// Whether the tables may say more than the memory, because a call ended half-way.
+    pub(super) unsure: bool,
+    /// Whether somebody else took over.
+    pub(super) lost: bool,
+    /// How large events are.
+    pub(super) average: usize,
+}
+
+impl PostgresSource {
+    /// Sets the receipts of parked rows apart from those of the log.
+    const PARKED: u64 = 1 << 63;
+
+    pub(super) async fn open(store: PostgresStore, pipeline: &str) -> Result<Self, Failure> {
+        let mut connection =
+            store.pool().acquire().await.map_err(failure("take over the pipeline"))?;
+        schema::check(&mut connection).await?;
+        let server = cursor::identity(&mut connection).await?;
+        adopt_if_foreign(&mut connection, &server).await?;
+        let (cursor, position) = Cursor::open(&mut connection, pipeline, &server).await?;
+        Ok(Self {
+            changes: store.changes(),
+            connection: Some(connection),
+            server,
+            cursor,
+            topic: Topic::from("outbox"),
+            ledger: Ledger::resume(position),
+            flights: HashMap::new(),
+            last_flight: Self::PARKED,
+            unsure: false,
+            lost: false,
+            average: 1024,
+            store,
+        })
+    }
+
+    /// The connection of this source; none when it leads to another server than before, whose
+    /// epochs and transaction ids mean nothing here.
+    async fn connect(&mut self) -> Result<Option<PoolConnection<Postgres>>, Failure> {
+        if let Some(connection) = self.connection.take() {
+            return Ok(Some(connection));
+        }
+        let mut connection = self.store.pool().acquire().await.map_err(failure("connect"))?;
+        self.lost = cursor::identity(&mut connection).await? != self.server;
+        Ok((!self.lost).then_some(connection))
+    }
+}
+
+#[async_trait]
+impl Source for PostgresSource {
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { lane_order: true, parking: true }
+    }
+
+    /// Nothing that the tables do not know is changed in memory before the last await of a round,
+    /// so that a dropped call hands nothing out.
+    async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
+        self.changes.borrow_and_update();
+        while !self.lost
+            && let Some(mut connection) = self.connect().await?
+        {
+            let batch = self.round(&mut connection, limit).await?;
+            self.connection = Some(connection);
+            if let Some(batch) = batch {
+                return Ok(batch);
+            }
+        }
+        Ok(Batch::default())
+    }
+
+    fn wakeup(&mut self) -> BoxFuture<'static, ()> {
+        let mut changes = self.changes.clone();
+        Box::pin(async move {
+            // An error means that the store is gone; then nothing will come any more.
+            if changes.changed().await.is_err() {
+                std::future::pending().await
+            }
+        })
+    }
+
+    async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
+        if self.lost {
+            return Ok(Holding::Lost);
+        }
+        let mut settling = Settling::new(self);
+        for settlement in settlements {
+            settling.add(settlement);
+        }
+        let Settling { mut ledger, changes, landed, .. } = settling;
+        ledger.trim();
+        let Some(mut connection) = self.connect().await? else {
+            return Ok(Holding::Lost);
+        };
+        let held = self.store_changes(&mut connection, &ledger, &changes).await?;
+        self.connection = Some(connection);
+        if held.is_held() {
+            self.ledger = ledger;
+            self.flights.retain(|receipt, _| !landed.contains(receipt));
+        }
+        Ok(held)
+    }
+}
+
+impl PostgresSource {
+    /// Stores the position of `ledger` and what changes beside it, all or none.
+    pub(super) async fn store_changes(
+        &mut self,
+        connection: &mut PgConnection,
+        ledger: &Ledger,
+        changes: &Changes,
+    ) -> Result<Holding, Failure> {
+        let position = ledger.position();
+        if changes.is_empty() {
+            return self.cursor.advance(connection, &position).await;
+        }
+        let failed = || failure("settle");
+        let mut tx = connection.begin().await.map_err(failed())?;
+        let held = self.cursor.advance(&mut tx, &position).await?;
+        if held.is_held() {
+            self.parking().record(&mut tx, changes).await?;
+            tx.commit().await.map_err(failed())?;
+        }
+        Ok(held)
+    }
+
+    pub(super) fn parking(&self) -> Parking<'_> {
+        Parking { pipeline: &self.cursor.pipeline }
+    }
+}
+
+/// Outcomes on their way into the tables.
+struct Settling<'a> {
+    source: &'a PostgresSource,
+    ledger: Ledger,
+    changes: Changes,
+    landed: HashSet<u64>,
+}
+
+impl<'a> Settling<'a> {
+    fn new(source: &'a PostgresSource) -> Self {
+        let (ledger, landed) = (source.ledger.clone(), HashSet::new());
+        Self { source, ledger, changes: Changes::default(), landed }
+    }
+
+    fn add(&mut self, Settlement { receipt: Receipt(receipt), outcome }: &Settlement) {
+        if let Some(&seq) = self.source.flights.get(receipt) {
+            if self.landed.insert(*receipt) {
+                self.parked(seq, outcome);
+            }
+        } else if let Some((seq, place)) = self.ledger.out(*receipt) {
+            let state = match outcome {
+                Outcome::Released => Standing::Again,
+                _ => Standing::Settled,
+            };
+            self.ledger.set(*receipt, state);
+            self.failed(seq, place, outcome);
+        }
+    }
+
+    fn parked(&mut self, seq: i64, outcome: &Outcome) {
+        match outcome {
+            Outcome::Delivered => self.changes.delivered.push(seq),
+            Outcome::Released => self.changes.released.push(seq),
+            // It keeps the place it has.
+            _ => self.failed(seq, 0, outcome),
+        }
+    }
+
+    fn failed(&mut self, seq: i64, place: i64, outcome: &Outcome) {
+        let clock = &*self.source.store.clock;
+        self.changes.failed.extend(Aside::failed(seq, place, outcome, clock));
+    }
+}
+
+pub(super) async fn adopt_if_foreign(connection: &mut PgConnection, server: &str) -> Result<(), Failure> {
+    if let Some(events) = rebase(connection, server).await? {
+        tracing::warn!(
+            events,
+            "the outbox came from another server, whose transaction ids mean nothing here: \
+             what was not settled is offered from its parking place"
+        );
+    }
+    Ok(())
+}

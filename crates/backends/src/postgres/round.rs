@@ -1,0 +1,280 @@
+//! One look of a source at the tables, and what it hands out because of it.
+//!
+//! A round works on copies: the memory of the source changes only after the last await, so that a
+//! call that is dropped or fails hands nothing out.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use semel_core::{Batch, Delivery, Event, Failure, Limit, Message, Receipt};
+use sqlx::{Connection, PgConnection};
+
+use super::error::failure;
+use super::log::{self, Agenda, LogRow, Look, Portion};
+use super::parking::{Aside, Changes};
+use super::poll::{PostgresSource, adopt_if_foreign};
+use super::row::{self, AFTER_EVENT, column};
+use super::window::{Ledger, Next, Standing};
+
+/// What one round uses.
+struct Round {
+    limit: Limit,
+    agenda: Agenda,
+    /// Whether the tables may say more than the memory.
+    strict: bool,
+    /// Parked rows that are due, with the attempts made.
+    parked: Vec<(i64, Event, u32)>,
+    /// Rows of the log, by receipt.
+    log: Vec<(u64, LogRow)>,
+    /// The ledger once all of that is handed out.
+    ledger: Ledger,
+    more: bool,
+}
+
+impl PostgresSource {
+    /// One look at the tables; none when another one is needed at once.
+    pub(super) async fn round(
+        &mut self,
+        connection: &mut PgConnection,
+        limit: Limit,
+    ) -> Result<Option<Batch>, Failure> {
+        let strict = std::mem::replace(&mut self.unsure, true);
+        if strict {
+            let known: Vec<i64> = self.flights.values().copied().collect();
+            self.parking().free_all_but(connection, &known).await?;
+        }
+        let again = self.ledger.again(limit.events.max(1));
+        let Some(Look { agenda, rows, full }) = self.look(connection, limit, &again).await? else {
+            return Ok(None);
+        };
+        let parked = self.take_parked(connection, &agenda, limit).await?;
+        let ledger = self.ledger.clone();
+        let (more, log) = (!parked.is_empty(), Vec::new());
+        let mut round = Round { limit, agenda, strict, parked, log, ledger, more };
+        if again.is_empty() {
+            self.average = mean_size(&rows, self.average);
+            round.use_log(rows, full);
+        } else {
+            round.use_again(&again, rows);
+        }
+        self.put_aside(connection, &mut round).await?;
+        if !round.log.is_empty() && !self.lost {
+            self.lost = !self.cursor.mark(connection, &round.ledger).await?.is_held();
+        }
+        round.fill(connection).await?;
+        if self.lost {
+            return Ok(Some(Batch::default()));
+        }
+        self.unsure = strict && !again.is_empty();
+        Ok(self.hand_out(round))
+    }
+
+    /// Reads what is next; none when a window had to be measured or rows to be adopted first.
+    async fn look(
+        &mut self,
+        connection: &mut PgConnection,
+        limit: Limit,
+        again: &[(u64, i64)],
+    ) -> Result<Option<Look>, Failure> {
+        let portion = Portion::of(limit, self.average);
+        let next = self.ledger.next();
+        let look = if again.is_empty() {
+            log::read(connection, &self.cursor.pipeline, &next, portion).await?
+        } else {
+            let seqs: Vec<i64> = again.iter().map(|(_, seq)| *seq).collect();
+            log::read_these(connection, &self.cursor.pipeline, &seqs, portion).await?
+        };
+        if look.agenda.foreign {
+            adopt_if_foreign(connection, &self.server).await?;
+            return Ok(None);
+        }
+        if let Next::Window { from } = &next
+            && again.is_empty()
+            && look.full
+        {
+            // Its rows came in the order of the transactions: they are not its beginning.
+            let end = look.agenda.snapshot;
+            let (first, last) = log::bounds(connection, from, &end).await?;
+            self.ledger.open_window(end, first, last);
+            return Ok(None);
+        }
+        Ok(Some(look))
+    }
+
+    /// Parked events that are due: they are the oldest.
+    async fn take_parked(
+        &mut self,
+        connection: &mut PgConnection,
+        agenda: &Agenda,
+        limit: Limit,
+    ) -> Result<Vec<(i64, Event, u32)>, Failure> {
+        if agenda.scheduled {
+            self.wake_scheduled(connection).await?;
+        }
+        if !agenda.due && !agenda.scheduled {
+            return Ok(Vec::new());
+        }
+        let events = limit.events.max(1);
+        let taken =
+            self.parking().offer(connection, self.cursor.epoch, events, limit.bytes).await?;
+        let read = |found| {
+            let attempts: i32 = column(found, AFTER_EVENT)?;
+            Ok((row::seq(found)?, row::event(found)?, u32::try_from(attempts).unwrap_or(0)))
+        };
+        taken.iter().map(read).collect()
+    }
+
+    async fn wake_scheduled(&mut self, connection: &mut PgConnection) -> Result<(), Failure> {
+        let failed = || failure("wake scheduled events");
+        let mut tx = connection.begin().await.map_err(failed())?;
+        let woken = self.parking().wake_scheduled(&mut tx, self.ledger.count()).await?;
+        let mut ledger = self.ledger.clone();
+        ledger.skip_numbers(i64::try_from(woken).unwrap_or(i64::MAX));
+        self.lost = !self.cursor.advance(&mut tx, &ledger.position()).await?.is_held();
+        if !self.lost {
+            tx.commit().await.map_err(failed())?;
+            self.ledger = ledger;
+        }
+        Ok(())
+    }
+
+    /// Parks the rows of the log whose lane is held or whose time has not come.
+    async fn put_aside(
+        &mut self,
+        connection: &mut PgConnection,
+        round: &mut Round,
+    ) -> Result<(), Failure> {
+        let held = self.held(connection, round).await?;
+        let changes = round.sort_out(&held);
+        if !changes.is_empty() {
+            let held = self.store_changes(connection, &round.ledger, &changes).await?;
+            self.lost |= !held.is_held();
+        }
+        Ok(())
+    }
+
+    async fn held(
+        &self,
+        connection: &mut PgConnection,
+        round: &Round,
+    ) -> Result<HashSet<i64>, Failure> {
+        if round.log.is_empty() || !(round.agenda.held || round.strict) {
+            return Ok(HashSet::new());
+        }
+        let lane = |(_, LogRow { seq, event, .. }): &'_ (u64, LogRow)| {
+            (*seq, event.aggregate_type.clone(), event.aggregate_id.clone())
+        };
+        let lanes: Vec<_> = round.log.iter().map(lane).collect();
+        Ok(self.parking().held(connection, &lanes, round.strict).await?.into_iter().collect())
+    }
+
+    /// Remembers what is in flight now.
+    fn hand_out(&mut self, round: Round) -> Option<Batch> {
+        let mut deliveries = Vec::with_capacity(round.parked.len() + round.log.len());
+        for (seq, event, attempts) in round.parked {
+            self.last_flight += 1;
+            self.flights.insert(self.last_flight, seq);
+            deliveries.push(self.delivery(self.last_flight, event, attempts));
+        }
+        let log = round.log.into_iter().map(|(receipt, row)| self.delivery(receipt, row.event, 0));
+        deliveries.extend(log);
+        self.ledger = round.ledger;
+        let nothing_yet = deliveries.is_empty() && round.more;
+        let next_due = round.agenda.next_retry;
+        (!nothing_yet).then_some(Batch { deliveries, more: round.more, next_due })
+    }
+
+    fn delivery(&self, receipt: u64, event: Event, attempts: u32) -> Delivery {
+        let event = Arc::new(event);
+        let message = Message { topic: self.topic.clone(), event, attempt: attempts + 1 };
+        Delivery { message, receipt: Receipt(receipt) }
+    }
+}
+
+impl Round {
+    /// As many rows of a page as there is room for.
+    fn use_log(&mut self, mut rows: Vec<LogRow>, full: bool) {
+        if let Next::Window { .. } = self.ledger.next() {
+            let first = rows.first().map_or(1, |row| row.seq);
+            let last = rows.last().map_or(0, |row| row.seq);
+            self.ledger.open_window(self.agenda.snapshot.clone(), first, last);
+        } else {
+            // Whatever came since this window was fixed is not in it.
+            self.more = true;
+        }
+        let fitting = self.fitting(&rows);
+        let complete = fitting == rows.len() && !full;
+        rows.truncate(fitting);
+        for row in rows {
+            self.log.push((self.ledger.push(row.seq, Standing::Out), row));
+        }
+        if complete {
+            self.ledger.complete_window();
+        }
+        self.more |= !complete;
+    }
+
+    /// As many rows as there is room for of those that came back untried.
+    fn use_again(&mut self, again: &[(u64, i64)], mut rows: Vec<LogRow>) {
+        let receipts: HashMap<i64, u64> = again.iter().map(|&(receipt, seq)| (seq, receipt)).collect();
+        let found: HashSet<i64> = rows.iter().map(|row| row.seq).collect();
+        for (receipt, _) in again.iter().filter(|(_, seq)| !found.contains(seq)) {
+            // Somebody deleted it.
+            self.ledger.set(*receipt, Standing::Settled);
+        }
+        rows.truncate(self.fitting(&rows));
+        for row in rows {
+            if let Some(&receipt) = receipts.get(&row.seq) {
+                self.ledger.set(receipt, Standing::Out);
+                self.log.push((receipt, row));
+            }
+        }
+        self.more = true;
+    }
+
+    /// How many rows fit beside what is parked.
+    fn fitting(&self, rows: &[LogRow]) -> usize {
+        let mut bytes = self.parked.iter().map(|(_, event, _)| event.size()).sum::<usize>();
+        let mut count = self.parked.len();
+        let fits = |row: &&LogRow| {
+            bytes += row.size();
+            count += 1;
+            count == 1 || (count <= self.limit.events && bytes <= self.limit.bytes)
+        };
+        rows.iter().take_while(fits).count()
+    }
+
+    /// Takes out what cannot be handed out now, and says what to do with it.
+    fn sort_out(&mut self, held: &HashSet<i64>) -> Changes {
+        let mut changes = Changes::default();
+        let (ledger, now) = (&mut self.ledger, self.agenda.now);
+        self.log.retain(|(receipt, row)| {
+            let place = ledger.out(*receipt).map_or(0, |(_, window)| window);
+            let known = ledger.is_known(row.seq);
+            let aside = match row.event.available_at {
+                _ if known => None,
+                Some(until) if until > now => Some(Aside::scheduled(row.seq, place, until)),
+                _ if held.contains(&row.seq) => Some(Aside::waiting(row.seq, place)),
+                _ => return true,
+            };
+            ledger.set(*receipt, Standing::Settled);
+            changes.put_aside.extend(aside);
+            false
+        });
+        ledger.trim();
+        changes
+    }
+
+    /// Fetches what was too large to come at once.
+    async fn fill(&mut self, connection: &mut PgConnection) -> Result<(), Failure> {
+        log::fill(connection, self.log.iter_mut().map(|(_, row)| row)).await
+    }
+}
+
+fn mean_size(rows: &[LogRow], before: usize) -> usize {
+    if rows.is_empty() {
+        return before;
+    }
+    let mean = rows.iter().map(LogRow::size).sum::<usize>() / rows.len();
+    (before * 3 + mean) / 4
+}

@@ -1,0 +1,256 @@
+//! What follows when work ends.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use semel_core::retry::Decision;
+use semel_core::{Batch, Failure, Fault, Holding, Message, Outcome, Published, Source, Timestamp};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+
+use super::{Amount, Asking, Conductor, SinkWork, SourceWork, Unsettled};
+use crate::circuit::Circuit;
+use crate::lanes::{Held, LaneSet};
+use crate::mutation::Mutation;
+use crate::publish::Finished;
+use crate::verdict::{Fate, Judge, StoppedLane};
+
+impl Conductor {
+    pub(super) fn finish_source_work(&mut self, work: SourceWork) {
+        self.source_work = None;
+        match work {
+            SourceWork::Fetched(source, batch) => self.finish_fetch(source, batch),
+            SourceWork::Settled(source, unsettled, recorded) => {
+                self.source = Some(source);
+                self.finish_settle(unsettled, recorded);
+            }
+            SourceWork::Panicked => {
+                self.give_up(Failure::misconfigured("E-SOURCE-PANIC", "the source panicked"));
+                self.stop_by = Some(Instant::now());
+            }
+        }
+        self.metrics.in_flight(self.held.events, self.held.bytes);
+    }
+
+    pub(super) fn finish_sink_work(&mut self, work: Result<SinkWork, JoinError>) {
+        match work {
+            Ok(SinkWork::Published(finished)) => self.finish_publish(finished),
+            Ok(SinkWork::Probed(answer)) => self.finish_probe(answer),
+            // Panics of a sink are contained (see publish.rs) and nobody cancels its tasks but the
+            // runtime, when it shuts down.
+            Err(error) => {
+                self.give_up(
+                    Failure::unavailable("E-RUNTIME", "the runtime is shutting down")
+                        .with_source(error),
+                );
+                self.stop_by = Some(Instant::now());
+            }
+        }
+    }
+
+    fn finish_fetch(&mut self, mut source: Box<dyn Source>, batch: Result<Batch, Failure>) {
+        match batch {
+            Ok(batch) => {
+                self.source_answered();
+                self.asking = if batch.more {
+                    Asking::Now
+                } else {
+                    self.idle(source.wakeup(), batch.next_due)
+                };
+                self.take(batch);
+            }
+            Err(failure) => self.source_failed(&failure),
+        }
+        self.source = Some(source);
+    }
+
+    fn idle(&self, wakeup: BoxFuture<'static, ()>, next_due: Option<Timestamp>) -> Asking {
+        let wait = next_due.map_or(self.settings.poll_interval, |due| {
+            let wait = due.duration_since(self.clock.now()).try_into().unwrap_or(Duration::ZERO);
+            self.settings.poll_interval.min(wait)
+        });
+        let until = Instant::now() + wait;
+        Asking::Idle { until, wakeup, retry_waits: next_due.is_some() }
+    }
+
+    fn take(&mut self, batch: Batch) {
+        self.metrics.read(batch.deliveries.len());
+        for held in batch.deliveries.into_iter().map(Held::from) {
+            self.held.events += 1;
+            self.held.bytes += held.tag.bytes;
+            if self.recalled.contains(&held.tag.lane) {
+                self.release(&held);
+            } else {
+                self.lanes.admit(held);
+            }
+        }
+    }
+
+    fn finish_settle(&mut self, mut unsettled: Unsettled, recorded: Result<Holding, Failure>) {
+        match recorded {
+            Err(failure) => {
+                unsettled.settlements.append(&mut self.unsettled.settlements);
+                unsettled.bytes += self.unsettled.bytes;
+                self.unsettled = unsettled;
+                self.source_failed(&failure);
+            }
+            Ok(Holding::Lost) => {
+                self.source_answered();
+                self.drop_everything();
+            }
+            Ok(Holding::Held) => {
+                self.source_answered();
+                if unsettled.settlements.iter().any(|settlement| !settlement.outcome.is_final()) {
+                    self.asking = Asking::Now;
+                }
+                self.held.events = self.held.events.saturating_sub(unsettled.settlements.len());
+                self.held.bytes = self.held.bytes.saturating_sub(unsettled.bytes);
+            }
+        }
+    }
+
+    /// Another relay took over: everything held here is its business now.
+    fn drop_everything(&mut self) {
+        tracing::warn!(pipeline = self.name, events = self.held.events, "another relay took over");
+        self.metrics.ownership_lost();
+        self.sink_work = JoinSet::new();
+        self.publishing = 0;
+        self.sink_circuit = Circuit::untested(Instant::now());
+        self.lanes.clear();
+        self.unsettled = Unsettled::default();
+        self.recalled.clear();
+        self.held = Amount::default();
+        self.asking = Asking::Now;
+    }
+
+    fn finish_publish(&mut self, finished: Finished) {
+        let Finished { mut group, published, took } = finished;
+        self.publishing -= 1;
+        self.metrics.publish_took(took);
+        let occupied = group.take_occupied();
+        let now = self.clock.now();
+        if published == Published::All {
+            self.sink_circuit.succeeded();
+            self.report.published += group.messages.len() as u64;
+            self.metrics.published(&group.messages, now);
+            for tag in &group.tags {
+                self.unsettled.add(tag.receipt, Outcome::Delivered, tag.bytes);
+            }
+            self.lanes.finish(occupied);
+            return;
+        }
+        let judge = Judge { settings: &self.settings, now, parking: self.guarantees.parking };
+        let judgement = judge.judge(group, published);
+        self.report.published += judgement.confirmed.len() as u64;
+        self.metrics.published(&judgement.confirmed, now);
+        for (settlement, bytes) in judgement.settled {
+            self.unsettled.add(settlement.receipt, settlement.outcome, bytes);
+        }
+        for (message, failure, decision) in judgement.failures {
+            self.note_failure(&message, failure, decision);
+        }
+        self.rearrange(judgement.stopped);
+        self.lanes.finish(occupied);
+    }
+
+    fn note_failure(&mut self, message: &Message, failure: Failure, decision: Decision) {
+        self.metrics.failed(failure.fault());
+        self.report.failed += 1;
+        match decision {
+            Decision::Retry(_) => {
+                tracing::debug!(pipeline = self.name, event = %message.event.id, %failure, "will retry");
+            }
+            Decision::Dead => {
+                self.report.dead += 1;
+                self.metrics.dead();
+                tracing::error!(
+                    pipeline = self.name,
+                    event = %message.event.id,
+                    lane = %message.event.lane(),
+                    attempts = message.attempt,
+                    code = failure.code(),
+                    %failure,
+                    "dead letter"
+                );
+            }
+            Decision::Outage => self.sink_failed(&failure),
+            Decision::Stop => self.give_up(failure),
+        }
+    }
+
+    /// Puts the events of stopped lanes where they belong.
+    fn rearrange(&mut self, stopped: Vec<StoppedLane>) {
+        let mut recalled = LaneSet::default();
+        for StoppedLane { lane, events, fate } in stopped {
+            match fate {
+                Fate::Again if self.settings.makes(Mutation::RequeueAtEnd) => {
+                    events.into_iter().for_each(|held| self.lanes.admit(held));
+                }
+                Fate::Recalled if self.settings.makes(Mutation::ForgetLaneOnRetry) => {
+                    self.lanes.put_back(lane, events);
+                }
+                Fate::Again => self.lanes.put_back(lane, events),
+                Fate::Delayed(due) => self.lanes.delay(lane, events, due),
+                Fate::Recalled => {
+                    events.iter().for_each(|held| self.release(held));
+                    recalled.insert(lane);
+                }
+            }
+        }
+        if !recalled.is_empty() {
+            for held in self.lanes.recall(&recalled) {
+                self.release(&held);
+            }
+            self.recalled.extend(recalled);
+        }
+    }
+
+    fn release(&mut self, held: &Held) {
+        self.metrics.released(1);
+        self.unsettled.add(held.tag.receipt, Outcome::Released, held.tag.bytes);
+    }
+
+    fn finish_probe(&mut self, answer: Result<(), Failure>) {
+        match answer {
+            Ok(()) => {
+                self.sink_circuit.close();
+                self.metrics.sink_up(true);
+                tracing::info!(pipeline = self.name, "the sink can be reached");
+            }
+            Err(failure) if failure.fault() == Fault::Misconfigured => self.give_up(failure),
+            Err(failure) => self.sink_failed(&failure),
+        }
+    }
+
+    /// Nothing will get better by waiting: finish what is under way, then report why.
+    fn give_up(&mut self, failure: Failure) {
+        self.stop_by.get_or_insert(Instant::now() + self.settings.stop_timeout);
+        self.fatal.get_or_insert(failure);
+    }
+
+    fn sink_failed(&mut self, failure: &Failure) {
+        if self.sink_circuit.trip(Instant::now()) {
+            tracing::warn!(pipeline = self.name, %failure, "the sink cannot be reached; events wait");
+        }
+        self.metrics.sink_up(false);
+    }
+
+    fn source_failed(&mut self, failure: &Failure) {
+        if matches!(failure.fault(), Fault::Misconfigured | Fault::Refused) {
+            self.give_up(failure.clone());
+        }
+        if self.source_circuit.trip(Instant::now()) {
+            tracing::warn!(pipeline = self.name, %failure, "the source cannot be reached");
+        }
+        self.metrics.source_up(false);
+    }
+
+    fn source_answered(&mut self) {
+        if !self.source_circuit.is_closed() {
+            tracing::info!(pipeline = self.name, "the source can be reached again");
+        }
+        self.source_circuit.close();
+        self.source_circuit.succeeded();
+        self.metrics.source_up(true);
+    }
+}
