@@ -1,4 +1,4 @@
-#![doc = include_str!("../README.md")]
+#![cfg_attr(feature = "sqlite", doc = include_str!("../README.md"))]
 //!
 //! # The library
 //!

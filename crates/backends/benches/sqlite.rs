@@ -62,25 +62,35 @@ async fn fill(store: &SqliteStore, count: usize, bytes: usize) -> Outcomes<()> {
     Ok(())
 }
 
-/// One event per transaction, rolled into the rate of commits.
+/// What an event in the business transaction costs, beside a bare second INSERT.
 async fn commits(store: &SqliteStore) -> Outcomes<()> {
-    const COMMITS: usize = 500;
-    sqlx::raw_sql("CREATE TABLE orders (id TEXT)").execute(store.pool()).await?;
-    let mut times = [Duration::ZERO; 2];
-    for (with_event, time) in times.iter_mut().enumerate() {
-        let began = Instant::now();
-        for _ in 0..COMMITS {
-            let mut tx = store.begin().await?;
-            sqlx::query("INSERT INTO orders VALUES ('42')").execute(&mut *tx).await?;
-            if with_event == 1 {
-                store.outbox().append(&mut tx, Event::new("order", "42", "OrderPlaced")).await?;
+    const COMMITS: usize = 300;
+    sqlx::raw_sql("CREATE TABLE orders (id TEXT); CREATE TABLE second (id TEXT, data TEXT)")
+        .execute(store.pool())
+        .await?;
+    let mut times: [Vec<Duration>; 3] = Default::default();
+    for _ in 0..3 {
+        for (kind, times) in times.iter_mut().enumerate() {
+            let began = Instant::now();
+            for _ in 0..COMMITS {
+                let mut tx = store.begin().await?;
+                sqlx::query("INSERT INTO orders VALUES ('42')").execute(&mut *tx).await?;
+                let second = sqlx::query("INSERT INTO second VALUES ('42', ?)");
+                let event = Event::new("order", "42", "OrderPlaced");
+                match kind {
+                    0 => {}
+                    1 => drop(second.bind("x".repeat(200)).execute(&mut *tx).await?),
+                    _ => store.outbox().append(&mut tx, event).await?,
+                }
+                tx.commit().await?;
             }
-            tx.commit().await?;
+            times.push(began.elapsed());
         }
-        *time = began.elapsed();
     }
-    let [bare, with_event] = times.map(|time| rate(COMMITS, time));
-    println!("  order alone: {bare} commits; order and event: {with_event} commits");
+    let [alone, second, event] = times.map(|times| rate(COMMITS, median(times)));
+    println!(
+        "  commits: order alone {alone}, with a second INSERT {second}, with an event {event}"
+    );
     sqlx::raw_sql("DELETE FROM semel_outbox WHERE payload = 'null'").execute(store.pool()).await?;
     Ok(())
 }

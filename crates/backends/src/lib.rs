@@ -13,6 +13,10 @@
 //! | `sink`, `subscription` | the two ends of a broker |
 //! | `error` | which error of the client library is which [`Fault`](semel_core::Fault) |
 
+#[cfg(feature = "ndjson")]
+pub mod ndjson;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "sqlite")]

@@ -2,29 +2,26 @@
 
 use tokio::sync::mpsc;
 
-/// One message for every ctrl-C or SIGTERM from now on.
+/// One message for every ctrl-C or SIGTERM from now on; none where the system has no signals.
+#[cfg(unix)]
 pub(crate) fn requests_to_end() -> mpsc::UnboundedReceiver<()> {
+    use tokio::signal::unix::{SignalKind, signal};
     let (sender, receiver) = mpsc::unbounded_channel();
-    tokio::spawn(async move { while next().await && sender.send(()).is_ok() {} });
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
+        let (Ok(mut signals), sender) = (signal(kind), sender.clone()) else { continue };
+        tokio::spawn(
+            async move { while signals.recv().await.is_some() && sender.send(()).is_ok() {} },
+        );
+    }
     receiver
 }
 
-/// Waits for the next signal; false when the system cannot deliver any.
-#[cfg(unix)]
-async fn next() -> bool {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut interrupt), Ok(mut terminate)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
-        return false;
-    };
-    tokio::select! {
-        heard = interrupt.recv() => heard.is_some(),
-        heard = terminate.recv() => heard.is_some(),
-    }
-}
-
+/// One message for every ctrl-C from now on.
 #[cfg(not(unix))]
-async fn next() -> bool {
-    tokio::signal::ctrl_c().await.is_ok()
+pub(crate) fn requests_to_end() -> mpsc::UnboundedReceiver<()> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while tokio::signal::ctrl_c().await.is_ok() && sender.send(()).is_ok() {}
+    });
+    receiver
 }

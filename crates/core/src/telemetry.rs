@@ -54,7 +54,7 @@ metrics! {
     EVENTS_DEAD, Counter, "semel_events_dead_total", ["pipeline"],
         "Events that became dead letters.";
     EVENTS_RELEASED, Counter, "semel_events_released_total", ["pipeline"],
-        "Deliveries given back untried: behind a failed event of their lane, or at a stop.";
+        "Deliveries given back untried, behind a failed event of their lane.";
     IN_FLIGHT_EVENTS, Gauge, "semel_in_flight_events", ["pipeline"],
         "Events taken from the source and not settled yet.";
     IN_FLIGHT_BYTES, Gauge, "semel_in_flight_bytes", ["pipeline"],

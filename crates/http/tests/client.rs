@@ -84,6 +84,10 @@ async fn when_attempts_are_spent_the_outcome_is_unknown_unless_nothing_can_have_
     assert_eq!((told, status.as_u16()), (key, 503));
     assert!(seen.lock().unwrap().iter().all(|key| key == "order-42"));
 
+    let (address, _) = scripted(&[500, 429]).await;
+    let outcome = quick().send(order(&address)).await;
+    assert!(matches!(outcome, Err(CallError::Unknown { .. })), "the first may have run");
+
     let (address, _) = scripted(&[429]).await;
     assert_eq!(quick().send(order(&address)).await.unwrap().status().as_u16(), 429);
 }

@@ -195,9 +195,13 @@ async fn a_client_that_hangs_up_while_taking_over_does_not_hide_the_crash() {
     let store = Arc::new(Flaky::on(clock.clone()));
     let policy = hasty().rules(|rules| rules.after_crash = AfterCrash::Uncertain);
     let held = gate.clone();
-    let api = api_on(store.clone(), policy, move |_, _| {
+    let api = api_on(store.clone(), policy, move |number, _| {
         let gate = held.clone();
-        async move { gate.pass().await }
+        async move {
+            if number == 1 {
+                gate.pass().await;
+            }
+        }
     });
     die_mid_handler(&api, &gate);
     clock.advance(LEASE);
@@ -214,8 +218,9 @@ async fn a_client_that_hangs_up_while_taking_over_does_not_hide_the_crash() {
     tokio::task::yield_now().await;
     clock.advance(LEASE);
     claims.open();
-    assert_eq!(api.post("k", "").await.problem(), "outcome-unknown");
-    assert_eq!(api.runs(), 1);
+    let retry = api.post("k", "").await;
+    assert_eq!((retry.status.as_u16(), api.runs()), (409, 1));
+    assert_eq!(retry.problem(), "outcome-unknown");
 }
 
 #[tokio::test]

@@ -88,6 +88,17 @@ async fn a_completion_whose_answer_is_lost_is_recognised_as_ones_own() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_completion_sent_twice_is_not_mistaken_for_a_successors() {
+    let store = Arc::new(Flaky::new());
+    let api = api_on(store.clone(), hasty(), place_order);
+    store.doubled_completions.store(1, Ordering::SeqCst);
+    let first = api.post("k", "").await;
+    assert!(!first.is_replay());
+    assert_eq!(first.header("idempotency-status"), None);
+    assert!(api.post("k", "").await.is_replay());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_release_that_fails_is_tried_again() {
     let store = Arc::new(Flaky::new());
     let switch = store.clone();

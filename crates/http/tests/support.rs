@@ -199,6 +199,8 @@ pub(crate) struct Flaky {
     pub(crate) failing_completions: AtomicUsize,
     /// This many completions take effect but report a failure.
     pub(crate) lying_completions: AtomicUsize,
+    /// This many completions are sent twice, as a client does whose connection broke.
+    pub(crate) doubled_completions: AtomicUsize,
     pub(crate) claims: AtomicUsize,
     /// Claims wait here if set.
     pub(crate) claim_gate: OnceLock<Gate>,
@@ -215,6 +217,7 @@ impl Flaky {
             down: AtomicBool::new(false),
             failing_completions: AtomicUsize::new(0),
             lying_completions: AtomicUsize::new(0),
+            doubled_completions: AtomicUsize::new(0),
             claims: AtomicUsize::new(0),
             claim_gate: OnceLock::new(),
         }
@@ -259,6 +262,9 @@ impl IdempotencyStore for Flaky {
         self.check()?;
         if take_one(&self.failing_completions) {
             return Err(unreachable_store());
+        }
+        if take_one(&self.doubled_completions) {
+            let _ = self.inner.complete(key, token, record.clone(), keep).await?;
         }
         let held = self.inner.complete(key, token, record, keep).await;
         if take_one(&self.lying_completions) { Err(unreachable_store()) } else { held }

@@ -13,9 +13,30 @@
 //! A backend's test is one type that implements [`probe::Probe`] and the probe of each contract the
 //! backend fills, and one macro call per contract:
 //!
-//! ```ignore
-//! semel_testkit::outbox_suite!(PostgresProbe);
-//! semel_testkit::source_suite!(PostgresProbe);
+//! ```
+//! use semel_core::memory::MemoryKeys;
+//! use semel_testkit::{probe::Probe, suites::idempotency::IdempotencyProbe};
+//!
+//! struct Keys(MemoryKeys);
+//!
+//! impl Probe for Keys {
+//!     const BACKEND: &'static str = "memory keys";
+//!
+//!     async fn fresh() -> Option<Self> {
+//!         Some(Self(MemoryKeys::new()))
+//!     }
+//! }
+//!
+//! impl IdempotencyProbe for Keys {
+//!     type Store = MemoryKeys;
+//!
+//!     fn store(&self) -> &MemoryKeys {
+//!         &self.0
+//!     }
+//! }
+//!
+//! semel_testkit::idempotency_suite!(Keys);
+//! # fn main() {}
 //! ```
 //!
 //! Each scenario becomes one test with its own [`Probe::fresh`](probe::Probe::fresh) instance.
@@ -25,7 +46,6 @@
 #![expect(
     clippy::expect_used,
     clippy::panic,
-    clippy::unwrap_used,
     reason = "this crate is test code: a panic is how it reports"
 )]
 

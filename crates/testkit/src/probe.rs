@@ -28,6 +28,10 @@ pub trait Probe: Send + Sync + Sized + 'static {
     /// filled behind its back needs some time.
     const QUIET: Duration = Duration::ZERO;
 
+    /// The unit of the suite's waits. What the suite does at once must be done well within it, and
+    /// where the clock cannot be moved the suite really waits for it, up to four times in a test.
+    const TICK: Duration = Duration::from_secs(1);
+
     /// A new, empty instance under a name of its own; nothing when its server is not there (see
     /// [`service`](crate::services::service)).
     fn fresh() -> impl Future<Output = Option<Self>> + Send;

@@ -1,5 +1,7 @@
 //! The in-memory edges of core against every suite, and the suites against backends that are wrong.
 
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests may panic")]
+
 mod flaws;
 
 use std::sync::Arc;

@@ -1,6 +1,8 @@
 //! A missing server is printed, counted, and fatal in CI. Environment variables belong to the whole
 //! process, so each case runs this test binary again as a child.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+
 use std::fs;
 use std::process::{Command, Output};
 

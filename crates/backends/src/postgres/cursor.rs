@@ -46,14 +46,16 @@ macro_rules! advance {
                 update semel.cursor set passed = $4::text::pg_snapshot,
                     window_end = $5::text::pg_snapshot, window_no = $6, progress = $7, ahead = $8,
                     top = greatest(top, $9), windows = greatest(windows, $10),
+                    out_from = case when $11 then null else out_from end,
+                    out_end = case when $11 then null else out_end end,
+                    out_seq = case when $11 then null else out_seq end,
                     moved_at = clock_timestamp()
                 where pipeline = $1 and epoch = $2 and ",
             $place,
             " returning ctid::text
             ), noted as (
                 insert into semel.passage (pipeline, at, passed) select old.* from old, moved
-                where extract(epoch from moved_at)::bigint / 10
-                    <> extract(epoch from clock_timestamp())::bigint / 10
+                where date_trunc('second', moved_at) < date_trunc('second', clock_timestamp())
                 on conflict do nothing
             )
             select * from moved"
@@ -103,11 +105,13 @@ impl Cursor {
             .fetch_one(&mut *connection)
             .await
             .map_err(failed())?;
-        sqlx::query("update semel.parked set taken = null where pipeline = $1 and taken is not null")
-            .bind(pipeline)
-            .execute(connection)
-            .await
-            .map_err(failed())?;
+        sqlx::query(
+            "update semel.parked set taken = null where pipeline = $1 and taken is not null",
+        )
+        .bind(pipeline)
+        .execute(connection)
+        .await
+        .map_err(failed())?;
         let epoch = row.try_get(0).map_err(failed())?;
         let cursor = Self { pipeline: pipeline.to_owned(), epoch, place: None };
         Ok((cursor, position(&row).map_err(failed())?))
@@ -117,11 +121,13 @@ impl Cursor {
     pub(super) async fn advance(
         &mut self,
         connection: &mut PgConnection,
-        position: &Position,
+        ledger: &Ledger,
     ) -> Result<Holding, Failure> {
-        let (number, end) = position.window.as_ref().map_or((0, None), |(number, end)| {
-            (*number, Some(end.to_string()))
-        });
+        let position = ledger.position();
+        let (number, end) = position
+            .window
+            .as_ref()
+            .map_or((0, None), |(number, end)| (*number, Some(end.to_string())));
         self.change(connection, &ADVANCE, |query| {
             query
                 .bind(position.passed.to_string())
@@ -131,6 +137,7 @@ impl Cursor {
                 .bind(position.ahead.clone())
                 .bind(position.top)
                 .bind(position.windows)
+                .bind(!ledger.is_something_out())
         })
         .await
     }
@@ -141,9 +148,9 @@ impl Cursor {
         connection: &mut PgConnection,
         ledger: &Ledger,
     ) -> Result<Holding, Failure> {
-        let (from, end) = ledger.last_window().map_or((None, None), |(from, end)| {
-            (Some(from.to_string()), Some(end.to_string()))
-        });
+        let (from, end) = ledger
+            .last_window()
+            .map_or((None, None), |(from, end)| (Some(from.to_string()), Some(end.to_string())));
         self.change(connection, &MARK, |query| {
             query.bind(from.clone()).bind(end.clone()).bind(ledger.read()).bind(ledger.count())
         })

@@ -72,7 +72,7 @@ impl Portion {
     pub(super) fn of(limit: Limit, average: usize) -> Self {
         const SOME: usize = 8;
         let fitting = limit.bytes / average.max(1);
-        let rows = limit.events.min(fitting + fitting / 4 + SOME).max(1);
+        let rows = limit.events.min(fitting.saturating_add(fitting / 4 + SOME)).max(1);
         Self { rows, payload: (limit.bytes / rows).saturating_mul(4).max(4096) }
     }
 }
@@ -154,7 +154,7 @@ pub(super) async fn read(
     };
     let query = sqlx::query(sql)
         .bind(pipeline)
-        .bind(count(portion.rows + extra))
+        .bind(count(portion.rows.saturating_add(extra)))
         .bind(i32::try_from(portion.payload).unwrap_or(i32::MAX));
     let query = match next {
         Next::Window { from } => query.bind(from.end()).bind(from.running()),
@@ -162,7 +162,7 @@ pub(super) async fn read(
             query.bind(from.to_string()).bind(end.to_string()).bind(*after).bind(*last)
         }
     };
-    collect(query.fetch(connection), portion.rows + extra).await
+    collect(query.fetch(connection), portion.rows.saturating_add(extra)).await
 }
 
 /// Reads rows by their numbers.
@@ -215,7 +215,14 @@ pub(super) async fn fill(
             row.large = None;
         }
     }
-    Ok(())
+    match large.keys().next() {
+        None => Ok(()),
+        Some(seq) => Err(Failure::transient(
+            "E-POSTGRES-GONE",
+            format!("PostgreSQL: row {seq} of semel.outbox was deleted before it was published"),
+        )
+        .with_fix("delete with `semel clean`, which leaves unpublished events alone")),
+    }
 }
 
 async fn collect(

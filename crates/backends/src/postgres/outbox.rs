@@ -107,12 +107,14 @@ impl PostgresOutbox {
         tx: &mut Transaction<'_, Postgres>,
         events: &[Event],
     ) -> Result<(), AppendError> {
-        events.iter().try_for_each(|event| event.check(&self.limits)).map_err(AppendError::Invalid)?;
+        events
+            .iter()
+            .try_for_each(|event| event.check(&self.limits))
+            .map_err(AppendError::Invalid)?;
         if events.is_empty() {
             return Ok(());
         }
-        let store_error =
-            |error| AppendError::Store(failure("append to semel.outbox")(error));
+        let store_error = |error| AppendError::Store(failure("append to semel.outbox")(error));
         let Some(written) = insert(tx, events).await.map_err(store_error)? else {
             return Ok(());
         };

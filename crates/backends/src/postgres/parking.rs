@@ -121,8 +121,7 @@ update semel.parked set state = 'published', holds = false, head = false, due = 
     retry_at = null, taken = null, changed_at = clock_timestamp()
 where pipeline = $1 and seq = any($2) returning aggregate_type, aggregate_id";
 
-const RELEASE: &str =
-    "update semel.parked set taken = null where pipeline = $1 and seq = any($2)";
+const RELEASE: &str = "update semel.parked set taken = null where pipeline = $1 and seq = any($2)";
 
 const FREE: &str = "\
 update semel.parked set taken = null
@@ -175,6 +174,7 @@ const OFFER: &str = concat!(
     ), taken as (
         update semel.parked p set taken = $2 from sized s
         where p.pipeline = $1 and p.seq = s.seq and exists (select from owner)
+            and p.holds and p.taken is null and p.due <= now()
             and (s.bytes <= $4 or s.turn = (select min(turn) from sized))
         returning p.seq, p.attempts, s.turn
     )
@@ -211,7 +211,7 @@ pub(super) struct Parking<'a> {
 }
 
 /// Aggregate type and id.
-type OwnedLane = (String, String);
+pub(super) type OwnedLane = (String, String);
 
 /// What changes at once.
 #[derive(Debug, Default)]
@@ -356,7 +356,8 @@ impl Parking<'_> {
         all_lanes(&rows)
     }
 
-    async fn find_heads(
+    /// Finds the first row of each lane.
+    pub(super) async fn find_heads(
         &self,
         connection: &mut PgConnection,
         lanes: &[OwnedLane],
@@ -381,7 +382,7 @@ impl Parking<'_> {
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
-fn all_lanes(rows: &[PgRow]) -> Result<Vec<OwnedLane>, Failure> {
+pub(super) fn all_lanes(rows: &[PgRow]) -> Result<Vec<OwnedLane>, Failure> {
     let lane = |row: &PgRow| Ok((row.try_get(0)?, row.try_get(1)?));
     rows.iter().map(lane).collect::<Result<_, _>>().map_err(failure("read a lane"))
 }

@@ -165,13 +165,12 @@ impl PostgresSource {
         ledger: &Ledger,
         changes: &Changes,
     ) -> Result<Holding, Failure> {
-        let position = ledger.position();
         if changes.is_empty() {
-            return self.cursor.advance(connection, &position).await;
+            return self.cursor.advance(connection, ledger).await;
         }
         let failed = || failure("settle");
         let mut tx = connection.begin().await.map_err(failed())?;
-        let held = self.cursor.advance(&mut tx, &position).await?;
+        let held = self.cursor.advance(&mut tx, ledger).await?;
         if held.is_held() {
             self.parking().record(&mut tx, changes).await?;
             tx.commit().await.map_err(failed())?;
@@ -228,7 +227,10 @@ impl<'a> Settling<'a> {
     }
 }
 
-pub(super) async fn adopt_if_foreign(connection: &mut PgConnection, server: &str) -> Result<(), Failure> {
+pub(super) async fn adopt_if_foreign(
+    connection: &mut PgConnection,
+    server: &str,
+) -> Result<(), Failure> {
     if let Some(events) = rebase(connection, server).await? {
         tracing::warn!(
             events,

@@ -83,7 +83,8 @@ pub(super) async fn rebase(
     if !stale {
         return Ok(None);
     }
-    let mut tx = connection.begin_with("begin isolation level repeatable read").await.map_err(failed())?;
+    let mut tx =
+        connection.begin_with("begin isolation level repeatable read").await.map_err(failed())?;
     sqlx::raw_sql(LOCK).execute(&mut *tx).await.map_err(failed())?;
     let parked = sqlx::query(PARK).bind(server).execute(&mut *tx).await.map_err(failed())?;
     sqlx::query(HEADS).execute(&mut *tx).await.map_err(failed())?;

@@ -130,7 +130,7 @@ impl PostgresSource {
         let woken = self.parking().wake_scheduled(&mut tx, self.ledger.count()).await?;
         let mut ledger = self.ledger.clone();
         ledger.skip_numbers(i64::try_from(woken).unwrap_or(i64::MAX));
-        self.lost = !self.cursor.advance(&mut tx, &ledger.position()).await?.is_held();
+        self.lost = !self.cursor.advance(&mut tx, &ledger).await?.is_held();
         if !self.lost {
             tx.commit().await.map_err(failed())?;
             self.ledger = ledger;
@@ -216,7 +216,8 @@ impl Round {
 
     /// As many rows as there is room for of those that came back untried.
     fn use_again(&mut self, again: &[(u64, i64)], mut rows: Vec<LogRow>) {
-        let receipts: HashMap<i64, u64> = again.iter().map(|&(receipt, seq)| (seq, receipt)).collect();
+        let receipts: HashMap<i64, u64> =
+            again.iter().map(|&(receipt, seq)| (seq, receipt)).collect();
         let found: HashSet<i64> = rows.iter().map(|row| row.seq).collect();
         for (receipt, _) in again.iter().filter(|(_, seq)| !found.contains(seq)) {
             // Somebody deleted it.

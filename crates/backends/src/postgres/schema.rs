@@ -155,11 +155,10 @@ async fn version(connection: &mut PgConnection) -> Result<usize, Failure> {
     if !exists {
         return Ok(0);
     }
-    let version: i32 =
-        sqlx::query_scalar("select coalesce(max(version), 0) from semel.migrations")
-            .fetch_one(connection)
-            .await
-            .map_err(failed())?;
+    let version: i32 = sqlx::query_scalar("select coalesce(max(version), 0) from semel.migrations")
+        .fetch_one(connection)
+        .await
+        .map_err(failed())?;
     Ok(usize::try_from(version).unwrap_or(0))
 }
 

@@ -130,8 +130,13 @@ impl Ledger {
     pub(super) fn open_window(&mut self, end: Snapshot, first: i64, last: i64) {
         self.count += 1;
         self.known_until.get_or_insert(self.count);
-        let window =
-            Window { number: self.count, end: Arc::new(end), read: first - 1, last, complete: false };
+        let window = Window {
+            number: self.count,
+            end: Arc::new(end),
+            read: first - 1,
+            last,
+            complete: false,
+        };
         self.windows.push_back(window);
     }
 
@@ -154,7 +159,10 @@ impl Ledger {
         let empty = self.slots.back().map(|slot| slot.window)
             != self.windows.back().map(|window| window.number);
         // An empty window becomes the end of the one before: a quiet table costs no memory.
-        if empty && count > 1 && let Some(window) = self.windows.pop_back() {
+        if empty
+            && count > 1
+            && let Some(window) = self.windows.pop_back()
+        {
             if let Some(before) = self.windows.back_mut() {
                 before.end = window.end;
             }
@@ -174,6 +182,11 @@ impl Ledger {
     pub(super) fn out(&self, receipt: u64) -> Option<(i64, i64)> {
         let slot = self.slots.get(self.index(receipt)?)?;
         (slot.state == Standing::Out).then_some((slot.seq, slot.window))
+    }
+
+    /// Whether any row is out.
+    pub(super) fn is_something_out(&self) -> bool {
+        self.slots.iter().any(|slot| slot.state == Standing::Out)
     }
 
     /// At most `limit` rows to be handed out again, with their receipts, in order.

@@ -1,11 +1,11 @@
 //! Reading an event back from its row.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use semel_core::{Event, EventId, Failure, Headers, Payload};
+use serde_json::Value;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 use uuid::Uuid;
@@ -13,19 +13,25 @@ use uuid::Uuid;
 use super::error::failure;
 use super::store::timestamp;
 
-/// The columns of an event, of a table called `o`, in the order [`event`] reads them. What has its
-/// usual value is left out, because every value costs an allocation or two on its way.
+/// The columns of an event, of a table called `o`, in the order [`event`] reads them. What most
+/// events do not have is one column, because every value costs some allocations and locks of
+/// SQLite on its way here.
 macro_rules! event_columns {
     () => {
-        "o.seq, o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.payload, \
-         nullif(o.content_type, 'application/json'), nullif(o.headers, '{}'), \
-         o.idempotency_key, o.created_at, o.available_at"
+        "o.seq, o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.payload, o.created_at, \
+         CASE WHEN o.content_type <> 'application/json' OR o.headers <> '{}' \
+                  OR o.idempotency_key IS NOT NULL OR o.available_at IS NOT NULL \
+              THEN json_array(o.content_type, json(o.headers), o.idempotency_key, o.available_at) \
+         END"
     };
 }
 pub(super) use event_columns;
 
 /// The first column after those of the event.
-pub(super) const AFTER_EVENT: usize = 11;
+pub(super) const AFTER_EVENT: usize = 8;
+
+/// The column that most events do not have: content type, headers, key, time.
+type Extra = (String, BTreeMap<String, Value>, Option<String>, Option<i64>);
 
 /// The number of a row.
 pub(super) fn seq(row: &SqliteRow) -> Result<u64, Failure> {
@@ -43,17 +49,18 @@ pub(super) fn event(row: &SqliteRow) -> Result<(Arc<Event>, Option<Failure>), Fa
     });
     let mut text = |index| text(row, index, &mut fault);
     let mut event = Event::with_id(id, text(2)?, text(3)?, text(4)?);
-    let content_type: Option<String> = column(row, 6)?;
-    event.payload = Payload::new(
-        content_type.map_or(Cow::Borrowed(Payload::JSON), Cow::Owned),
-        Bytes::copy_from_slice(column(row, 5)?),
-    );
-    if let Some(headers) = column::<Option<&str>>(row, 7)? {
-        event.headers = parse_headers(headers);
+    let payload = Bytes::copy_from_slice(column(row, 5)?);
+    event.created_at = timestamp(column(row, 6)?);
+    match column::<Option<&[u8]>>(row, 7)?.map(serde_json::from_slice::<Extra>) {
+        None => event.payload = Payload::new(Payload::JSON, payload),
+        Some(Ok((content_type, headers, key, available_at))) => {
+            event.payload = Payload::new(content_type, payload);
+            event.headers = as_headers(headers);
+            event.custom_key = key;
+            event.available_at = available_at.map(timestamp);
+        }
+        Some(Err(error)) => fault = Some(invalid("the row is not UTF-8").with_source(error)),
     }
-    event.custom_key = column(row, 8)?;
-    event.created_at = timestamp(column(row, 9)?);
-    event.available_at = column::<Option<i64>>(row, 10)?.map(timestamp);
     Ok((Arc::new(event), fault))
 }
 
@@ -81,23 +88,25 @@ fn text(row: &SqliteRow, index: usize, fault: &mut Option<Failure>) -> Result<St
     Ok(match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
         Err(error) => {
-            let what = format!("SQLite: {:?} is not UTF-8", String::from_utf8_lossy(bytes));
-            *fault = Some(Failure::refused("E-EVENT-INVALID", what).with_source(error));
-            String::from_utf8_lossy(bytes).into_owned()
+            let lossy = String::from_utf8_lossy(bytes).into_owned();
+            *fault = Some(invalid(&format!("{lossy:?} is not UTF-8")).with_source(error));
+            lossy
         }
     })
 }
 
+fn invalid(what: &str) -> Failure {
+    Failure::refused("E-EVENT-INVALID", format!("SQLite: {what}"))
+}
+
 /// Headers as a writer of any language may have put them: what is not a string is kept as JSON.
-fn parse_headers(json: &str) -> Headers {
-    if let Ok(headers) = serde_json::from_str(json) {
-        return headers;
-    }
-    let values: BTreeMap<String, serde_json::Value> =
-        serde_json::from_str(json).unwrap_or_default();
+fn as_headers(values: BTreeMap<String, Value>) -> Headers {
     let mut headers = Headers::default();
     for (name, value) in values {
-        headers.set(name, value.as_str().map_or_else(|| value.to_string(), str::to_owned));
+        match value {
+            Value::String(text) => headers.set(name, text),
+            other => headers.set(name, other.to_string()),
+        }
     }
     headers
 }
@@ -108,7 +117,8 @@ mod tests {
 
     #[test]
     fn headers_that_are_not_strings_are_kept_as_json() {
-        let headers = parse_headers(r#"{"Tenant":"acme","retries":3,"tags":["a"],"none":null}"#);
+        let json = r#"{"Tenant":"acme","retries":3,"tags":["a"],"none":null}"#;
+        let headers = as_headers(serde_json::from_str(json).unwrap());
         let all: Vec<_> = headers.iter().collect();
         assert_eq!(
             all,

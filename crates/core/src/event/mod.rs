@@ -186,13 +186,7 @@ impl Event {
         if let Some(key) = &self.custom_key {
             check_name("idempotency_key", key, limits.name_chars)?;
         }
-        if self.headers.len() > limits.headers {
-            return Err(refused(format!(
-                "{} headers, the limit is {}",
-                self.headers.len(),
-                limits.headers
-            )));
-        }
+        self.check_headers(limits)?;
         let size = self.payload.bytes().len();
         if size > limits.payload_bytes {
             return Err(refused(format!(
@@ -200,6 +194,20 @@ impl Event {
                 limits.payload_bytes
             ))
             .with_fix("store the content elsewhere and put a reference into the event"));
+        }
+        Ok(())
+    }
+
+    fn check_headers(&self, limits: &EventLimits) -> Result<(), Failure> {
+        if self.headers.len() > limits.headers {
+            let (count, limit) = (self.headers.len(), limits.headers);
+            return Err(refused(format!("{count} headers, the limit is {limit}")));
+        }
+        for (name, value) in self.headers.iter() {
+            check_name("a header's name", name, limits.name_chars)?;
+            if value.contains('\0') {
+                return Err(refused(format!("header {name} contains a NUL character")));
+            }
         }
         Ok(())
     }
@@ -259,6 +267,8 @@ mod tests {
             (Event::new("a", "x".repeat(256), "T"), "aggregate_id has 256 characters"),
             (Event::new("a", "1", "T\0"), "event_type contains a NUL"),
             (Event::new("a", "1", "T").with_idempotency_key(""), "idempotency_key is empty"),
+            (Event::new("a", "1", "T").with_header("", "v"), "a header's name is empty"),
+            (Event::new("a", "1", "T").with_header("h", "\0"), "header h contains a NUL"),
         ];
         for (event, expected) in cases {
             let failure = event.check(&limits).unwrap_err();

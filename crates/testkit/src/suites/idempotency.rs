@@ -63,9 +63,6 @@ macro_rules! idempotency_suite {
 /// Longer than any test.
 const LONG: Duration = Duration::from_secs(3_600);
 
-/// Long enough to do something within it, short enough to wait for its end.
-const SHORT: Duration = Duration::from_millis(1_500);
-
 /// One key, one request, and the store they are for.
 struct Subject<'p, P: IdempotencyProbe> {
     probe: &'p P,

@@ -229,11 +229,11 @@ pub async fn old_ids_are_forgotten_and_young_ones_kept<P: InboxProbe>(probe: &Ar
     let (old, young) = (EventId::now(), EventId::now());
     record(&**probe, "payments", old).await;
     record(&**probe, "stock", old).await;
-    probe.pass(AGE * 2).await;
+    probe.pass(P::TICK * 2).await;
     record(&**probe, "payments", young).await;
-    assert_eq!(forget(&**probe, AGE * 100, 10).await, 0, "nothing is that old");
-    assert_eq!(forget(&**probe, AGE, 10).await, 2);
-    assert_eq!(forget(&**probe, AGE, 10).await, 0);
+    assert_eq!(forget(&**probe, P::TICK * 100, 10).await, 0, "nothing is that old");
+    assert_eq!(forget(&**probe, P::TICK, 10).await, 2);
+    assert_eq!(forget(&**probe, P::TICK, 10).await, 0);
     assert_eq!(record(&**probe, "payments", young).await, Seen::Duplicate { result: None });
     Ok(())
 }
@@ -243,9 +243,9 @@ pub async fn at_most_the_limit_is_forgotten<P: InboxProbe>(probe: &Arc<P>) -> Ra
     for _ in 0..7 {
         record(&**probe, "payments", EventId::now()).await;
     }
-    probe.pass(AGE * 2).await;
+    probe.pass(P::TICK * 2).await;
     for expected in [3, 3, 1, 0] {
-        assert_eq!(forget(&**probe, AGE, 3).await, expected);
+        assert_eq!(forget(&**probe, P::TICK, 3).await, expected);
     }
     Ok(())
 }
@@ -254,16 +254,13 @@ pub async fn at_most_the_limit_is_forgotten<P: InboxProbe>(probe: &Arc<P>) -> Ra
 pub async fn what_was_forgotten_takes_effect_again<P: InboxProbe>(probe: &Arc<P>) -> Ran {
     let id = EventId::now();
     once(probe, "payments", id, b"first").await;
-    probe.pass(AGE * 2).await;
-    assert_eq!(forget(&**probe, AGE, 10).await, 1);
+    probe.pass(P::TICK * 2).await;
+    assert_eq!(forget(&**probe, P::TICK, 10).await, 1);
     let again = once(probe, "payments", id, b"second").await;
     assert_eq!(again, Processed::Applied("second".into()));
     assert_eq!(probe.effects().await, 2);
     Ok(())
 }
-
-/// Long enough for what follows a wait to be younger, short enough to wait for.
-const AGE: Duration = Duration::from_millis(1_500);
 
 /// Records an id in a transaction of its own.
 async fn record<P: InboxProbe>(probe: &P, consumer: &str, id: EventId) -> Seen {

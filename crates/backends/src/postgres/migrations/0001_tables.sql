@@ -66,7 +66,7 @@ create table semel.cursor (
     moved_at   timestamptz not null default clock_timestamp()
 ) with (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
--- Where a pipeline was at the end of every ten seconds in which it moved: when events were published.
+-- Where a pipeline was at the end of every second in which it moved: when events were published.
 create table semel.passage (
     pipeline text not null,
     at       timestamptz not null,
@@ -136,7 +136,7 @@ create function semel.events_of(pipeline text) returns table (
             else 'pending'
         end,
         coalesce(p.attempts, 0),
-        case when p.state in ('scheduled', 'waiting', 'failed') then p.due end,
+        case when p.state in ('scheduled', 'failed') then coalesce(p.retry_at, p.due) end,
         p.error,
         case
             when p.state = 'published' then p.changed_at

@@ -15,10 +15,8 @@ CREATE TABLE semel_outbox (
         || '-' || substr('89ab', 1 + (random() & 3), 1) || substr(lower(hex(randomblob(2))), 2)
         || '-' || lower(hex(randomblob(6)))
     ) CHECK (
-        length(id) = 36
-        AND id LIKE '________-____-____-____-____________'
-        AND length(replace(id, '-', '')) = 32
-        AND replace(id, '-', '') NOT GLOB '*[^0-9A-Fa-f]*'
+        id GLOB '????????-????-????-????-????????????'
+        AND ltrim(id, '-0123456789abcdefABCDEF') = ''
     ),
     aggregate_type  TEXT NOT NULL CHECK (aggregate_type <> ''),
     aggregate_id    TEXT NOT NULL CHECK (aggregate_id <> ''),

@@ -319,7 +319,10 @@ mod tests {
                 [0, 0, 1, 0],
             ),
             // An order that was committed without its event, and effects without their order.
-            ("INSERT INTO orders (id, product, units, cents) VALUES (9999, 'x', 0, 0)", [3, 0, 0, 0]),
+            (
+                "INSERT INTO orders (id, product, units, cents) VALUES (9999, 'x', 0, 0)",
+                [3, 0, 0, 0],
+            ),
             ("DELETE FROM orders WHERE id = 7 AND NOT cancelled", [0, 0, 3, 0]),
             (
                 "UPDATE payments_db.payments SET id = -id

@@ -79,18 +79,19 @@ impl View {
     /// Shows how far everything is: at once on a terminal, now and then elsewhere.
     pub(super) fn progress(&mut self, findings: &Findings, orders: u64, damage: &Damage) {
         if self.live {
-            self.redraw(&self.block(findings, orders, damage));
+            self.redraw(&Self::block(findings, orders, damage));
         } else if self.last_line.is_none_or(|last| last.elapsed() >= Self::LINE) {
             self.last_line = Some(Instant::now());
             write(&self.line(findings, orders, damage));
         }
     }
 
-    /// The table, and what it means.
+    /// The table, and what it means. `delay` is that of the first delivery, in milliseconds.
     pub(super) fn finish(&mut self, findings: &Findings, damage: &Damage, delay: Option<i64>) {
         self.redraw(&[]);
-        write(&format!("{}\n{}\n", table(findings, damage, delay), self.verdict(findings)));
-        write(&lessons(findings, damage));
+        write(&format!("\n{}\n{}\n", table(findings, damage, delay), self.verdict(findings)));
+        let good = findings.are_good();
+        write(&if good { lessons(findings, damage) } else { DEFECT.to_owned() });
     }
 
     pub(super) fn note(&mut self, text: &str) {
@@ -98,7 +99,7 @@ impl View {
         write(&format!("{text}\n"));
     }
 
-    fn block(&self, findings: &Findings, orders: u64, damage: &Damage) -> Vec<String> {
+    fn block(findings: &Findings, orders: u64, damage: &Damage) -> Vec<String> {
         let mut lines = vec![
             format!(
                 "{:<15}{} {} of {}",
@@ -117,7 +118,8 @@ impl View {
                 grouped(effects.duplicates),
             ));
         }
-        lines.push(format!("{:<15}{:>9} {}", "killed", damage.total(), damage.last));
+        lines.push(format!("{:<15}{:>9} processes", "killed", grouped(damage.total())));
+        lines.push(damage.last.clone());
         lines
     }
 
@@ -181,6 +183,11 @@ const STORY: &str = "\
 2  The relay reads the outbox and publishes to a broker inside this process.
 3  Payments, inventory and notifications take effect, each in a database of its own.
 4  All of them are killed and restarted at bad moments, and deliveries are repeated.
+";
+
+const DEFECT: &str = "
+This is a defect of semel, or somebody changed the databases. Please run it again with the same
+options and --keep, and report what it printed together with the files it leaves.
 ";
 
 fn table(findings: &Findings, damage: &Damage, delay: Option<i64>) -> String {

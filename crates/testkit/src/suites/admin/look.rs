@@ -64,16 +64,15 @@ pub async fn each_state_is_counted_and_shown<P: AdminProbe>(probe: &Arc<P>) -> R
 
 /// Age of the oldest event that waits to be published; none when none waits.
 pub async fn the_oldest_waiting_event_has_its_age<P: AdminProbe>(probe: &Arc<P>) -> Ran {
-    let wait = Duration::from_millis(1_500);
     let mut old = event("a", 0);
     old.created_at = time_in(&**probe, Duration::ZERO);
     probe.commit_all(&[old]).await;
-    probe.pass(wait).await;
+    probe.pass(P::TICK).await;
     let mut young = event("b", 1);
     young.created_at = time_in(&**probe, Duration::ZERO);
     probe.commit_all(&[young]).await;
     let age = probe.admin().stats().await.expect("stats").oldest_pending.expect("one waits");
-    assert!(age >= wait && age < wait * 100, "{age:?} old");
+    assert!(age >= P::TICK && age < P::TICK * 100, "{age:?} old");
     Drive::open(&**probe).await.drain(2).await;
     assert_eq!(probe.admin().stats().await.expect("stats").oldest_pending, None);
     Ok(())

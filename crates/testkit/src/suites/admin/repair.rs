@@ -14,9 +14,6 @@ use crate::workload::{
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Long enough for what follows a wait to be younger, short enough to wait for.
-const AGE: Duration = Duration::from_millis(1_500);
-
 /// A dead event is due now, with all attempts in front of it; its lane goes on behind it.
 pub async fn a_retried_dead_event_goes_ahead_of_its_lane<P: AdminProbe>(probe: &Arc<P>) -> Ran {
     let (mut drive, admin) = parking(probe).await?;
@@ -168,11 +165,11 @@ pub async fn cleaning_deletes_what_is_old_enough<P: AdminProbe>(probe: &Arc<P>) 
     drive.drain(4).await;
     settle_one(&mut drive, &event("dead", 4), dead(true)).await;
     assert_eq!(admin.discard(&everything()).await.expect("discard"), 1);
-    probe.pass(AGE * 2).await;
+    probe.pass(P::TICK * 2).await;
     settle_one(&mut drive, &event("young", 5), Outcome::Delivered).await;
-    assert_eq!(admin.clean(AGE * 100, 10).await.expect("clean"), 0, "nothing is that old");
+    assert_eq!(admin.clean(P::TICK * 100, 10).await.expect("clean"), 0, "nothing is that old");
     for expected in [3, 2, 0] {
-        assert_eq!(admin.clean(AGE, 3).await.expect("clean"), expected);
+        assert_eq!(admin.clean(P::TICK, 3).await.expect("clean"), expected);
     }
     assert_eq!(listed(admin, &Filter::default()).await, [5]);
     assert!(admin.get(old[0].id).await.expect("get").is_none());
@@ -185,13 +182,13 @@ pub async fn cleaning_leaves_the_unpublished_alone<P: AdminProbe>(probe: &Arc<P>
     probe.retains()?;
     let (mut drive, admin) = parking(probe).await?;
     settle_one(&mut drive, &event("published", 0), Outcome::Delivered).await;
-    settle_one(&mut drive, &event("failed", 1), retry(time_in(&**probe, AGE), 1)).await;
+    settle_one(&mut drive, &event("failed", 1), retry(time_in(&**probe, P::TICK), 1)).await;
     settle_one(&mut drive, &event("dead", 2), dead(true)).await;
     settle_one(&mut drive, &event("skipped", 3), dead(false)).await;
     probe.commit_all(&[event("pending", 4)]).await;
     let pending = drive.take(1).await;
     drive.settle([(pending[0].receipt, Outcome::Released)]).await;
-    probe.pass(AGE * 2).await;
+    probe.pass(P::TICK * 2).await;
     assert_eq!(admin.clean(Duration::ZERO, 100).await.expect("clean"), 1);
     assert_eq!(listed(admin, &Filter::default()).await, [1, 2, 3, 4]);
     let mut rest = delivered_numbers(&drive.drain(2).await);

@@ -6,7 +6,7 @@ use futures_util::FutureExt;
 use semel_core::idempotency::{Claim, Token};
 use semel_core::{Holding, IdempotencyStore};
 
-use super::{IdempotencyProbe, LONG, SHORT, Subject, record};
+use super::{IdempotencyProbe, LONG, Subject, record};
 use crate::probe::Ran;
 use crate::workload::at_once;
 
@@ -45,11 +45,11 @@ pub async fn a_lease_that_ran_out_is_claimed_again<P: IdempotencyProbe>(probe: &
     let subject = Subject::new(probe);
     let mut last = Token(0);
     for expected in 1..=3 {
-        let (token, attempt) = subject.fresh(SHORT).await;
+        let (token, attempt) = subject.fresh(P::TICK).await;
         assert_eq!(attempt, expected);
         assert!(token > last || expected == 1, "{token:?} follows {last:?}");
         last = token;
-        probe.pass(SHORT + SHORT / 2).await;
+        probe.pass(P::TICK * 3 / 2).await;
     }
     Ok(())
 }
@@ -59,8 +59,8 @@ pub async fn of_concurrent_claims_of_an_abandoned_key_one_is_fresh<P: Idempotenc
     probe: &Arc<P>,
 ) -> Ran {
     let subject = Subject::new(probe);
-    subject.fresh(SHORT).await;
-    probe.pass(SHORT + SHORT / 2).await;
+    subject.fresh(P::TICK).await;
+    probe.pass(P::TICK * 3 / 2).await;
     assert_eq!(concurrent_claims(&subject, probe).await, [2]);
     Ok(())
 }
@@ -68,8 +68,8 @@ pub async fn of_concurrent_claims_of_an_abandoned_key_one_is_fresh<P: Idempotenc
 /// An owner that was too slow changes nothing of the one who took over.
 pub async fn an_owner_that_was_replaced_is_fenced_off<P: IdempotencyProbe>(probe: &Arc<P>) -> Ran {
     let subject = Subject::new(probe);
-    let (late, _) = subject.fresh(SHORT).await;
-    probe.pass(SHORT + SHORT / 2).await;
+    let (late, _) = subject.fresh(P::TICK).await;
+    probe.pass(P::TICK * 3 / 2).await;
     let (owner, _) = subject.fresh(LONG).await;
     subject.expect_lost(late).await;
     subject.expect_in_flight().await;
@@ -84,8 +84,8 @@ pub async fn an_owner_whose_lease_ran_out_is_fenced_off<P: IdempotencyProbe>(
     probe: &Arc<P>,
 ) -> Ran {
     let subject = Subject::new(probe);
-    let (late, _) = subject.fresh(SHORT).await;
-    probe.pass(SHORT + SHORT / 2).await;
+    let (late, _) = subject.fresh(P::TICK).await;
+    probe.pass(P::TICK * 3 / 2).await;
     subject.expect_lost(late).await;
     assert_eq!(subject.fresh(LONG).await.1, 2, "it was tried once");
     Ok(())
@@ -108,12 +108,12 @@ pub async fn a_token_that_was_never_given_is_fenced_off<P: IdempotencyProbe>(
 /// `renew` extends the lease from now.
 pub async fn a_renewed_lease_lasts<P: IdempotencyProbe>(probe: &Arc<P>) -> Ran {
     let subject = Subject::new(probe);
-    let (token, _) = subject.fresh(SHORT).await;
+    let (token, _) = subject.fresh(P::TICK).await;
     assert_eq!(subject.renew(token, LONG).await, Holding::Held);
-    probe.pass(SHORT + SHORT / 2).await;
+    probe.pass(P::TICK * 3 / 2).await;
     subject.expect_in_flight().await;
-    assert_eq!(subject.renew(token, SHORT).await, Holding::Held);
-    probe.pass(SHORT + SHORT / 2).await;
+    assert_eq!(subject.renew(token, P::TICK).await, Holding::Held);
+    probe.pass(P::TICK * 3 / 2).await;
     assert_eq!(subject.fresh(LONG).await.1, 2, "the renewed lease ran out too");
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use semel_core::idempotency::{Claim, Record};
 use semel_core::{Holding, IdempotencyStore};
 
-use super::{IdempotencyProbe, LONG, SHORT, Subject, record};
+use super::{IdempotencyProbe, LONG, Subject, record};
 use crate::probe::Ran;
 
 /// A result is returned ever after, byte for byte.
@@ -64,8 +64,8 @@ pub async fn another_request_under_an_abandoned_key_is_a_mismatch<P: Idempotency
     probe: &Arc<P>,
 ) -> Ran {
     let subject = Subject::new(probe);
-    subject.fresh(SHORT).await;
-    probe.pass(SHORT + SHORT / 2).await;
+    subject.fresh(P::TICK).await;
+    probe.pass(P::TICK * 3 / 2).await;
     assert_eq!(subject.claim_as(b"another").await, Claim::Mismatch);
     assert_eq!(subject.fresh(LONG).await.1, 2);
     Ok(())
@@ -75,8 +75,8 @@ pub async fn another_request_under_an_abandoned_key_is_a_mismatch<P: Idempotency
 pub async fn a_result_expires<P: IdempotencyProbe>(probe: &Arc<P>) -> Ran {
     let subject = Subject::new(probe);
     let (first, _) = subject.fresh(LONG).await;
-    assert_eq!(subject.complete(first, "paid", SHORT).await, Holding::Held);
-    probe.pass(SHORT + SHORT / 2).await;
+    assert_eq!(subject.complete(first, "paid", P::TICK).await, Holding::Held);
+    probe.pass(P::TICK * 3 / 2).await;
     let Claim::Fresh { token, attempt } = subject.claim_as(b"another").await else {
         panic!("an expired key belongs to nobody");
     };
@@ -94,9 +94,9 @@ pub async fn expired_results_are_purged_in_bounded_steps<P: IdempotencyProbe>(
     for _ in 0..7 {
         let subject = Subject::new(probe);
         let (token, _) = subject.fresh(LONG).await;
-        assert_eq!(subject.complete(token, "paid", SHORT).await, Holding::Held);
+        assert_eq!(subject.complete(token, "paid", P::TICK).await, Holding::Held);
     }
-    probe.pass(SHORT + SHORT / 2).await;
+    probe.pass(P::TICK * 3 / 2).await;
     for expected in [3, 3, 1, 0] {
         assert_eq!(purge(&**probe, 3).await, expected);
     }
@@ -110,8 +110,8 @@ pub async fn live_keys_are_never_purged<P: IdempotencyProbe>(probe: &Arc<P>) -> 
     let (token, _) = done.fresh(LONG).await;
     assert_eq!(done.complete(token, "paid", LONG).await, Holding::Held);
     let (token, _) = expired.fresh(LONG).await;
-    assert_eq!(expired.complete(token, "paid", SHORT).await, Holding::Held);
-    probe.pass(SHORT + SHORT / 2).await;
+    assert_eq!(expired.complete(token, "paid", P::TICK).await, Holding::Held);
+    probe.pass(P::TICK * 3 / 2).await;
     assert!(purge(&**probe, 100).await <= 1, "only one is expired");
     running.expect_in_flight().await;
     assert_eq!(done.claim(LONG).await, Claim::Done(record("paid")));
@@ -122,8 +122,8 @@ pub async fn live_keys_are_never_purged<P: IdempotencyProbe>(probe: &Arc<P>) -> 
 /// That an operation was tried and abandoned is remembered beyond its lease.
 pub async fn an_abandoned_claim_is_not_purged_at_once<P: IdempotencyProbe>(probe: &Arc<P>) -> Ran {
     let subject = Subject::new(probe);
-    subject.fresh(SHORT).await;
-    probe.pass(SHORT + SHORT / 2).await;
+    subject.fresh(P::TICK).await;
+    probe.pass(P::TICK * 3 / 2).await;
     assert_eq!(purge(&**probe, 100).await, 0);
     assert_eq!(subject.fresh(LONG).await.1, 2);
     Ok(())

@@ -11,8 +11,6 @@ use crate::workload::{
     Drive, by_lane, dead, delivered_numbers, event, events, lanes, number, retry, time_in,
 };
 
-/// Long enough to notice that something waits, short enough to wait for.
-const SOON: Duration = Duration::from_millis(1_500);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// It is offered again at `at`, not before, as attempt `attempts + 1`.
@@ -22,10 +20,10 @@ pub async fn a_retry_waits_for_its_time<P: SourceProbe>(probe: &Arc<P>) -> Ran {
     for attempts in 1..=2 {
         let taken = drive.take(1).await;
         assert_eq!(taken[0].message.attempt, attempts);
-        let due = time_in(&**probe, SOON);
+        let due = time_in(&**probe, P::TICK);
         drive.settle([(taken[0].receipt, retry(due, attempts))]).await;
         expect_nothing_before(&mut drive, due).await;
-        probe.pass(SOON).await;
+        probe.pass(P::TICK).await;
     }
     let last = drive.drain(1).await;
     assert_eq!(last[0].message.attempt, 3);
@@ -36,12 +34,12 @@ pub async fn a_retry_waits_for_its_time<P: SourceProbe>(probe: &Arc<P>) -> Ran {
 pub async fn a_retry_survives_a_crash<P: SourceProbe>(probe: &Arc<P>) -> Ran {
     let mut drive = parking(probe).await?;
     probe.commit_all(&events("a", 0..3)).await;
-    let due = time_in(&**probe, SOON);
+    let due = time_in(&**probe, P::TICK);
     let flight = drive.batch().await;
     drive.settle(fail_head(&flight, retry(due, 4))).await;
     let mut drive = drive.reopen().await;
     expect_nothing_before(&mut drive, due).await;
-    probe.pass(SOON).await;
+    probe.pass(P::TICK).await;
     let seen = drive.drain(3).await;
     assert_eq!(delivered_numbers(&seen), [0, 1, 2]);
     assert_eq!(seen[0].message.attempt, 5);
@@ -55,7 +53,7 @@ pub async fn a_lane_waits_behind_a_retry_and_others_go_on<P: SourceProbe>(probe:
     probe.commit_all(&[event("a", 0), event("b", 0)]).await;
     let taken = drive.take(2).await;
     let outcome = |got: &Delivery| match got.message.event.aggregate_id.as_str() {
-        "a" => retry(time_in(&**probe, SOON * 2), 1),
+        "a" => retry(time_in(&**probe, P::TICK * 2), 1),
         _ => Outcome::Delivered,
     };
     drive.settle(taken.iter().map(|got| (got.receipt, outcome(got)))).await;
@@ -64,7 +62,7 @@ pub async fn a_lane_waits_behind_a_retry_and_others_go_on<P: SourceProbe>(probe:
     let others = by_lane(&drive.drain(3).await);
     assert_eq!(others["order/b"], [1, 2]);
     assert_eq!(others["order/c"], [1]);
-    probe.pass(SOON * 2).await;
+    probe.pass(P::TICK * 2).await;
     assert_eq!(delivered_numbers(&drive.drain(3).await), [0, 1, 2]);
     Ok(())
 }
@@ -141,7 +139,7 @@ pub async fn a_dead_event_that_parks_nothing_lets_its_lane_go_on<P: SourceProbe>
 pub async fn a_scheduled_event_waits_for_its_time<P: SourceProbe>(probe: &Arc<P>) -> Ran {
     probe.schedules()?;
     let mut drive = Drive::open(&**probe).await;
-    let due = time_in(&**probe, SOON);
+    let due = time_in(&**probe, P::TICK);
     let past = time_in(&**probe, Duration::ZERO);
     let scheduled = [
         event("a", 0).available_at(due),
@@ -154,7 +152,7 @@ pub async fn a_scheduled_event_waits_for_its_time<P: SourceProbe>(probe: &Arc<P>
     now.sort_unstable();
     assert_eq!(now, [1, 3]);
     expect_nothing_before(&mut drive, due).await;
-    probe.pass(SOON).await;
+    probe.pass(P::TICK).await;
     assert_eq!(delivered_numbers(&drive.drain(1).await), [0]);
     Ok(())
 }
@@ -163,13 +161,13 @@ pub async fn a_scheduled_event_waits_for_its_time<P: SourceProbe>(probe: &Arc<P>
 pub async fn a_scheduled_event_survives_a_crash<P: SourceProbe>(probe: &Arc<P>) -> Ran {
     probe.schedules()?;
     let mut drive = Drive::open(&**probe).await;
-    let due = time_in(&**probe, SOON);
+    let due = time_in(&**probe, P::TICK);
     probe.commit_all(&[event("a", 0).available_at(due)]).await;
     probe.commit_all(&events("b", 1..4)).await;
     assert_eq!(delivered_numbers(&drive.deliver_next(3).await), [1, 2, 3]);
     let mut drive = drive.reopen().await;
     expect_nothing_before(&mut drive, due).await;
-    probe.pass(SOON).await;
+    probe.pass(P::TICK).await;
     let mut drive = drive.reopen().await;
     assert_eq!(delivered_numbers(&drive.drain(1).await), [0]);
     drive.reopen().await.expect_nothing().await;
@@ -180,17 +178,17 @@ pub async fn a_scheduled_event_survives_a_crash<P: SourceProbe>(probe: &Arc<P>) 
 pub async fn a_scheduled_event_takes_its_place_when_due<P: SourceProbe>(probe: &Arc<P>) -> Ran {
     probe.schedules()?;
     let mut drive = parking(probe).await?;
-    probe.commit_all(&[event("a", 1).available_at(time_in(&**probe, SOON))]).await;
+    probe.commit_all(&[event("a", 1).available_at(time_in(&**probe, P::TICK))]).await;
     probe.commit_all(&[event("a", 0)]).await;
     let head = drive.take(1).await;
     assert_eq!(delivered_numbers(&head), [0]);
-    drive.settle([(head[0].receipt, retry(time_in(&**probe, SOON * 3), 1))]).await;
+    drive.settle([(head[0].receipt, retry(time_in(&**probe, P::TICK * 3), 1))]).await;
     drive.expect_nothing().await;
-    probe.pass(SOON).await;
+    probe.pass(P::TICK).await;
     drive.expect_nothing().await;
     probe.commit_all(&[event("a", 2)]).await;
     drive.expect_nothing().await;
-    probe.pass(SOON * 2).await;
+    probe.pass(P::TICK * 2).await;
     assert_eq!(delivered_numbers(&drive.drain(3).await), [0, 1, 2]);
     Ok(())
 }

@@ -1,0 +1,336 @@
+//! [`AdminStore`]: what an operator asks and changes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use semel_core::admin::{Cursor, EventView, Filter, Page, Selection, State, Stats};
+use semel_core::{AdminStore, EventId, Failure};
+use sqlx::Row;
+use sqlx::postgres::{PgArguments, PgRow};
+use uuid::Uuid;
+
+use super::error::failure;
+use super::parking::{Parking, all_lanes};
+use super::row::{self, AFTER_EVENT, column, event_columns};
+use super::store::{PostgresStore, count, micros};
+use super::types::Stamp;
+
+/// The operator's view of one pipeline. Made by [`PostgresStore::admin`].
+///
+/// How many events are published is an estimate once the outbox is larger than 256 MB; the other
+/// counts are exact.
+///
+/// ```no_run
+/// use semel_backends::postgres::PostgresConfig;
+/// use semel_core::AdminStore;
+/// use semel_core::admin::{Filter, Selection, State};
+///
+/// # async fn run() -> Result<(), semel_core::Failure> {
+/// let store = PostgresConfig::new("postgres://localhost/shop")?.connect().await?;
+/// let admin = store.admin("orders");
+/// let dead = Filter { state: Some(State::Dead), ..Filter::default() };
+/// println!("{} retried", admin.retry(&Selection::Matching(dead)).await?);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct PostgresAdmin {
+    store: PostgresStore,
+    pipeline: String,
+    /// Where cleaning goes on: not before rows that it deleted, which may still be in the way.
+    cleaned: Arc<AtomicI64>,
+}
+
+/// The log's part, by the index on `txid`; then what is parked.
+const STATS: &str = "\
+with me as materialized (
+    select * from semel.cursor where pipeline = $1
+), unsettled as (
+    select o.seq, o.txid from semel.outbox o
+    where o.txid >= (select coalesce((select pg_snapshot_xmax(passed) from me), '0'))
+    union all
+    select o.seq, o.txid from semel.outbox o
+    where o.txid = any (array(select pg_snapshot_xip(passed) from me))
+), log as (
+    select u.seq, u.txid, coalesce(pg_visible_in_snapshot(u.txid, me.out_from)
+        or (u.seq <= me.out_seq and pg_visible_in_snapshot(u.txid, me.out_end)), false) as out
+    from unsettled u left join me on true
+    where semel.settled(me::semel.cursor, u.txid, u.seq) is not true
+), parked as (
+    select p.*, coalesce(p.taken = me.epoch, false) as out
+    from semel.parked p left join me on true where p.pipeline = $1
+), counted as (
+    select count(*) filter (where not out) as pending, count(*) filter (where out) as publishing
+    from log
+)
+select
+    c.pending + count(p.*) filter (where p.state in ('scheduled', 'waiting') and not p.out),
+    c.publishing + count(p.*) filter (where p.out),
+    count(p.*) filter (where p.state = 'failed' and not p.out),
+    count(p.*) filter (where p.state = 'dead' and not p.out),
+    count(p.*) filter (where p.state = 'discarded'),
+    count(p.*) filter (where p.head and p.state in ('failed', 'dead')),
+    (case when pg_relation_size('semel.outbox') < 268435456
+        then (select count(*) from semel.outbox)
+        else (select reltuples::bigint from pg_class where oid = 'semel.outbox'::regclass) end),
+    (extract(epoch from clock_timestamp() - least(
+        (select o.created_at from log join semel.outbox o on o.seq = log.seq
+            where not log.out order by log.txid, log.seq limit 1),
+        (select min(o.created_at) from parked join semel.outbox o on o.seq = parked.seq
+            where parked.state in ('scheduled', 'waiting') and not parked.out)
+    )) * 1000000)::bigint
+from counted c left join parked p on true
+group by c.pending, c.publishing";
+
+macro_rules! matching {
+    () => {
+        "($3::text is null or o.aggregate_type = $3) and ($4::text is null or o.aggregate_id = $4)
+        and ($5::text is null or o.event_type = $5)
+        and ($6::timestamptz is null or o.created_at >= $6)
+        and ($7::timestamptz is null or o.created_at < $7)"
+    };
+}
+
+macro_rules! list {
+    ($where:literal) => {
+        concat!(
+            "select ",
+            event_columns!(),
+            ", o.state, o.attempts, o.next_attempt, o.error, o.published_at
+            from semel.events_of($1) o where ($2::text is null or o.state = $2) and ",
+            matching!(),
+            " and ",
+            $where,
+            " order by o.seq limit $9"
+        )
+    };
+}
+
+const LIST: &str = list!("o.seq > $8");
+
+/// What failed is found where it is parked, without a look at all the others.
+const LIST_PARKED: &str = list!(
+    "o.seq in (select seq from semel.parked where pipeline = $1 and seq > $8 and state = $2)"
+);
+
+const GET: &str = concat!(
+    "select ",
+    event_columns!(),
+    ", o.state, o.attempts, o.next_attempt, o.error, o.published_at
+    from semel.events_of($1) o where o.id = $2"
+);
+
+macro_rules! repair {
+    ($set:literal) => {
+        concat!(
+            "update semel.parked p set ",
+            $set,
+            ", head = false, retry_at = null, changed_at = clock_timestamp()
+            from semel.outbox o where o.seq = p.seq and p.pipeline = $1 and p.taken is null
+                and p.state in ('failed', 'dead') and ($2::text is null or p.state = $2)
+                and ($8::uuid[] is null or o.id = any($8)) and ",
+            matching!(),
+            " returning p.aggregate_type, p.aggregate_id"
+        )
+    };
+}
+
+const RETRY: &str =
+    repair!("state = 'waiting', holds = true, attempts = 0, error = null, due = clock_timestamp()");
+const DISCARD: &str = repair!("state = 'discarded', holds = false, due = null");
+
+/// Replayed events come before all that is parked in their lane.
+const REPLAY: &str = concat!(
+    "insert into semel.parked (pipeline, seq, place, aggregate_type, aggregate_id, state, holds, due)
+    select $1, o.seq, 0, o.aggregate_type, o.aggregate_id, 'waiting', true, clock_timestamp()
+    from semel.outbox o join semel.cursor c on c.pipeline = $1
+    where semel.settled(c, o.txid, o.seq) and coalesce($2, 'published') = 'published'
+        and ($8::uuid[] is null or o.id = any($8)) and ",
+    matching!(),
+    " and not exists (select from semel.parked p
+        where p.pipeline = $1 and p.seq = o.seq and p.state <> 'published')
+    on conflict (pipeline, seq) do update set state = 'waiting', holds = true, attempts = 0,
+        place = 0, due = excluded.due, error = null, changed_at = clock_timestamp()
+    returning aggregate_type, aggregate_id"
+);
+
+/// An event goes when every pipeline has published or discarded it long enough ago.
+const CLEAN: &str = "\
+with long_ago as materialized (
+    select clock_timestamp() - $1 * interval '1 microsecond' as at
+), pipeline as materialized (
+    select c.pipeline, case when c.moved_at < long_ago.at then c.passed else (
+        select h.passed from semel.passage h where h.pipeline = c.pipeline and h.at < long_ago.at
+        order by h.at desc limit 1) end as passed
+    from semel.cursor c, long_ago
+), gone as (
+    delete from semel.outbox where seq in (
+        select o.seq from semel.outbox o where o.seq > $3
+            and exists (select from pipeline) and not exists (
+                select from pipeline l left join semel.parked p
+                    on p.pipeline = l.pipeline and p.seq = o.seq
+                where case when p.seq is null
+                    then pg_visible_in_snapshot(o.txid, l.passed) is not true
+                    else p.state not in ('published', 'discarded')
+                        or p.changed_at >= (select at from long_ago) end)
+        order by o.seq limit $2)
+    returning seq
+), unparked as (
+    delete from semel.parked p using gone where p.seq = gone.seq
+), forgotten as (
+    delete from semel.passage h where (h.pipeline, h.at) in (
+        select h.pipeline, h.at from semel.passage h
+        where h.at < clock_timestamp() - interval '1 hour' and exists (
+            select from semel.passage n where n.pipeline = h.pipeline and n.at > h.at
+                and (n.at < (select at from long_ago)
+                    or n.at < date_trunc('minute', h.at) + interval '1 minute'))
+        limit $2)
+)
+select count(*), max(seq) from gone";
+
+impl PostgresAdmin {
+    pub(super) fn new(store: PostgresStore, pipeline: &str) -> Self {
+        Self { store, pipeline: pipeline.to_owned(), cleaned: Arc::default() }
+    }
+
+    /// Changes what is selected, and finds the new heads of the lanes this touches.
+    async fn change(&self, sql: &'static str, selection: &Selection) -> Result<usize, Failure> {
+        let failed = || failure("change events");
+        let everything = Filter::default();
+        let (filter, ids) = match selection {
+            Selection::Matching(filter) => (filter, None),
+            Selection::Ids(ids) => (&everything, Some(ids)),
+        };
+        let ids = ids.map(|ids| ids.iter().map(|id| *id.as_uuid()).collect::<Vec<Uuid>>());
+        let mut tx = self.store.begin().await?;
+        // A relay that settles or takes something waits for us, or we for it.
+        sqlx::query("select from semel.cursor where pipeline = $1 for update")
+            .bind(&self.pipeline)
+            .execute(&mut *tx)
+            .await
+            .map_err(failed())?;
+        let changed = self.filtered(sql, filter).bind(ids).fetch_all(&mut *tx).await;
+        let lanes = all_lanes(&changed.map_err(failed())?)?;
+        let parking = Parking { pipeline: &self.pipeline };
+        parking.find_heads(&mut tx, &lanes).await?;
+        tx.commit().await.map_err(failed())?;
+        self.store.announce_change();
+        Ok(lanes.len())
+    }
+
+    /// A query whose first seven parameters are the pipeline and the filter.
+    fn filtered(&self, sql: &'static str, filter: &Filter) -> Query {
+        sqlx::query(sql)
+            .bind(self.pipeline.clone())
+            .bind(filter.state.map(State::as_str))
+            .bind(filter.aggregate_type.clone())
+            .bind(filter.aggregate_id.clone())
+            .bind(filter.event_type.clone())
+            .bind(filter.since.map(Stamp))
+            .bind(filter.until.map(Stamp))
+    }
+}
+
+type Query = sqlx::query::Query<'static, sqlx::Postgres, PgArguments>;
+
+#[async_trait]
+impl AdminStore for PostgresAdmin {
+    async fn stats(&self) -> Result<Stats, Failure> {
+        let failed = || failure("count events");
+        let row = sqlx::query(STATS)
+            .bind(&self.pipeline)
+            .fetch_one(self.store.pool())
+            .await
+            .map_err(failed())?;
+        let number = |index: usize| -> Result<u64, Failure> {
+            let number: Option<i64> = row.try_get(index).map_err(failed())?;
+            Ok(number.and_then(|number| u64::try_from(number).ok()).unwrap_or(0))
+        };
+        let (pending, publishing) = (number(0)?, number(1)?);
+        let (failed_events, dead, discarded) = (number(2)?, number(3)?, number(4)?);
+        let unpublished = pending + publishing + failed_events + dead + discarded;
+        let published = number(6)?.saturating_sub(unpublished);
+        let age: Option<i64> = row.try_get(7).map_err(failed())?;
+        Ok(Stats {
+            counts: [pending, publishing, published, failed_events, dead, discarded],
+            oldest_pending: age.map(|age| Duration::from_micros(u64::try_from(age).unwrap_or(0))),
+            parked_lanes: number(5)?,
+        })
+    }
+
+    async fn list(
+        &self,
+        filter: &Filter,
+        after: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page, Failure> {
+        let sql = match filter.state {
+            Some(State::Failed | State::Dead | State::Discarded) => LIST_PARKED,
+            _ => LIST,
+        };
+        let after = after.map_or(0, |Cursor(seq)| i64::try_from(seq).unwrap_or(i64::MAX));
+        let rows = self
+            .filtered(sql, filter)
+            .bind(after)
+            .bind(count(limit.saturating_add(1)))
+            .fetch_all(self.store.pool())
+            .await
+            .map_err(failure("list events"))?;
+        let page = &rows[..limit.min(rows.len())];
+        let next = match page.last() {
+            Some(last) if rows.len() > limit => Some(Cursor(row::seq(last)?.unsigned_abs())),
+            _ => None,
+        };
+        Ok(Page { events: page.iter().map(view).collect::<Result<_, _>>()?, next })
+    }
+
+    async fn get(&self, id: EventId) -> Result<Option<EventView>, Failure> {
+        let row = sqlx::query(GET)
+            .bind(&self.pipeline)
+            .bind(id.as_uuid())
+            .fetch_optional(self.store.pool())
+            .await
+            .map_err(failure("read an event"))?;
+        row.map(|row| view(&row)).transpose()
+    }
+
+    async fn retry(&self, selection: &Selection) -> Result<usize, Failure> {
+        self.change(RETRY, selection).await
+    }
+
+    async fn discard(&self, selection: &Selection) -> Result<usize, Failure> {
+        self.change(DISCARD, selection).await
+    }
+
+    async fn replay(&self, selection: &Selection) -> Result<usize, Failure> {
+        self.change(REPLAY, selection).await
+    }
+
+    async fn clean(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
+        let (deleted, last): (i64, Option<i64>) = sqlx::query_as(CLEAN)
+            .bind(micros(age))
+            .bind(count(limit))
+            .bind(self.cleaned.load(Ordering::Relaxed))
+            .fetch_one(self.store.pool())
+            .await
+            .map_err(failure("delete old events"))?;
+        // A call that found less than it might have came to the end: begin anew.
+        let go_on = last.filter(|_| deleted == count(limit)).unwrap_or(0);
+        self.cleaned.store(go_on, Ordering::Relaxed);
+        Ok(usize::try_from(deleted).unwrap_or(0))
+    }
+}
+
+fn view(found: &PgRow) -> Result<EventView, Failure> {
+    let mut view = EventView::pending(row::event(found)?);
+    let state: &str = column(found, AFTER_EVENT)?;
+    view.state = State::ALL.into_iter().find(|one| one.as_str() == state).unwrap_or(view.state);
+    let attempts: i32 = column(found, AFTER_EVENT + 1)?;
+    view.attempts = u32::try_from(attempts).unwrap_or(0);
+    let time = |index| Ok(column::<Option<Stamp>>(found, index)?.map(|Stamp(time)| time));
+    view.next_attempt = time(AFTER_EVENT + 2)?;
+    view.error = column(found, AFTER_EVENT + 3)?;
+    view.published_at = time(AFTER_EVENT + 4)?;
+    Ok(view)
+}

@@ -1,0 +1,131 @@
+//! [`InboxStore`]: the messages each consumer has taken effect for.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel_core::inbox::{InboxStore, Seen};
+use semel_core::{EventId, Failure};
+use sqlx::{Postgres, Transaction};
+
+use super::error::failure;
+use super::store::{PostgresStore, changed, count, micros};
+
+/// The table `semel.inbox`. Made by [`PostgresStore::inbox`].
+///
+/// The insert is the lock: of two transactions that record the same id the second waits in
+/// [`record`](InboxStore::record) until the first ends.
+///
+/// ```no_run
+/// use semel_backends::postgres::PostgresConfig;
+/// use semel_core::inbox::{InboxStore, Seen};
+///
+/// # async fn run() -> Result<(), semel_core::Failure> {
+/// let store = PostgresConfig::new("postgres://localhost/shop")?.connect().await?;
+/// let (inbox, id) = (store.inbox(), semel_core::EventId::now());
+/// let mut tx = inbox.begin().await?;
+/// assert_eq!(inbox.record(&mut tx, "payments", id).await?, Seen::First);
+/// inbox.commit(tx).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct PostgresInbox {
+    store: PostgresStore,
+}
+
+impl PostgresInbox {
+    pub(super) fn new(store: PostgresStore) -> Self {
+        Self { store }
+    }
+}
+
+/// Whether it is new; if not, whether the one before can be seen, and its result.
+const RECORD: &str = "\
+with new as (
+    insert into semel.inbox (consumer, message_id) values ($1, $2)
+    on conflict do nothing returning 1
+)
+select exists (select from new), i.message_id is not null, i.result
+from (values (1)) as one left join semel.inbox i on i.consumer = $1 and i.message_id = $2";
+
+const RESULT: &str = "select result from semel.inbox where consumer = $1 and message_id = $2";
+
+const STORE: &str = "update semel.inbox set result = $3 where consumer = $1 and message_id = $2";
+
+const FORGET: &str = "\
+delete from semel.inbox where (consumer, message_id) in (
+    select consumer, message_id from semel.inbox
+    where processed_at < clock_timestamp() - $1 * interval '1 microsecond'
+    order by processed_at limit $2 for update skip locked)";
+
+impl InboxStore for PostgresInbox {
+    type Tx<'c> = Transaction<'c, Postgres>;
+
+    async fn begin(&self) -> Result<Transaction<'static, Postgres>, Failure> {
+        self.store.begin().await
+    }
+
+    async fn record(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &str,
+        id: EventId,
+    ) -> Result<Seen, Failure> {
+        let failed = || failure("record a message");
+        let (new, visible, result): (bool, bool, Option<Vec<u8>>) = sqlx::query_as(RECORD)
+            .bind(consumer)
+            .bind(id.as_uuid())
+            .fetch_one(&mut **tx)
+            .await
+            .map_err(failed())?;
+        if new {
+            return Ok(Seen::First);
+        }
+        if visible {
+            return Ok(Seen::Duplicate { result: result.map(Bytes::from) });
+        }
+        // The statement waited for another transaction, whose row is newer than its snapshot.
+        let result: Option<Option<Vec<u8>>> = sqlx::query_scalar(RESULT)
+            .bind(consumer)
+            .bind(id.as_uuid())
+            .fetch_optional(&mut **tx)
+            .await
+            .map_err(failed())?;
+        Ok(Seen::Duplicate { result: result.flatten().map(Bytes::from) })
+    }
+
+    async fn store_result(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &str,
+        id: EventId,
+        result: Bytes,
+    ) -> Result<(), Failure> {
+        sqlx::query(STORE)
+            .bind(consumer)
+            .bind(id.as_uuid())
+            .bind(result.as_ref())
+            .execute(&mut **tx)
+            .await
+            .map_err(failure("store a result"))
+            .map(drop)
+    }
+
+    async fn commit(&self, tx: Self::Tx<'static>) -> Result<(), Failure> {
+        tx.commit().await.map_err(failure("commit"))
+    }
+
+    async fn rollback(&self, tx: Self::Tx<'static>) {
+        // A connection that cannot roll back is closed by the pool, which has the same effect.
+        tx.rollback().await.ok();
+    }
+
+    async fn forget(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
+        let forgotten = sqlx::query(FORGET)
+            .bind(micros(age))
+            .bind(count(limit))
+            .execute(self.store.pool())
+            .await
+            .map_err(failure("forget old messages"))?;
+        Ok(changed(forgotten.rows_affected()))
+    }
+}

@@ -1,0 +1,139 @@
+//! The shared suites.
+
+use semel_backends::postgres::{
+    Postgres, PostgresAdmin, PostgresInbox, PostgresKeys, PostgresSource, Transaction,
+};
+use semel_core::outbox::AppendError;
+use semel_core::{Event, InboxStore, Limit, OutboxWriter, Source};
+use semel_testkit::probe::{Probe, Ran, WriteProbe};
+use semel_testkit::suites::admin::AdminProbe;
+use semel_testkit::suites::idempotency::IdempotencyProbe;
+use semel_testkit::suites::inbox::InboxProbe;
+use semel_testkit::suites::outbox::OutboxProbe;
+use semel_testkit::suites::source::SourceProbe;
+
+use super::Database;
+
+semel_testkit::outbox_suite!(PostgresProbe);
+semel_testkit::source_suite!(PostgresProbe);
+semel_testkit::inbox_suite!(PostgresProbe);
+semel_testkit::admin_suite!(PostgresProbe);
+semel_testkit::idempotency_suite!(PostgresProbe);
+
+struct PostgresProbe {
+    database: Database,
+    inbox: PostgresInbox,
+    admin: PostgresAdmin,
+    keys: PostgresKeys,
+}
+
+impl Probe for PostgresProbe {
+    const BACKEND: &'static str = "PostgreSQL";
+
+    async fn fresh() -> Option<Self> {
+        let database = Database::new().await?;
+        sqlx::raw_sql("create table business (change text)")
+            .execute(database.pool())
+            .await
+            .unwrap();
+        let (inbox, keys) = (database.store.inbox(), database.store.keys());
+        let admin = database.store.admin("orders");
+        Some(Self { database, inbox, admin, keys })
+    }
+}
+
+impl PostgresProbe {
+    async fn change(&self, tx: &mut Transaction<'_, Postgres>) {
+        sqlx::query("insert into business values ('changed')").execute(&mut **tx).await.unwrap();
+    }
+
+    async fn changes(&self) -> u64 {
+        let count: i64 = sqlx::query_scalar("select count(*) from business")
+            .fetch_one(self.database.pool())
+            .await
+            .unwrap();
+        count.unsigned_abs()
+    }
+}
+
+impl WriteProbe for PostgresProbe {
+    type Tx = Transaction<'static, Postgres>;
+
+    async fn begin(&self) -> Self::Tx {
+        self.database.store.begin().await.unwrap()
+    }
+
+    async fn append(&self, tx: &mut Self::Tx, events: &[Event]) -> Result<(), AppendError> {
+        OutboxWriter::append(&self.database.store.outbox(), tx, events).await
+    }
+
+    async fn commit(&self, tx: Self::Tx) {
+        tx.commit().await.unwrap();
+        self.database.store.outbox().committed();
+    }
+
+    async fn roll_back(&self, tx: Self::Tx) {
+        tx.rollback().await.unwrap();
+    }
+}
+
+impl OutboxProbe for PostgresProbe {
+    async fn change_business(&self, tx: &mut Self::Tx) {
+        self.change(tx).await;
+    }
+
+    async fn business_changes(&self) -> u64 {
+        self.changes().await
+    }
+
+    async fn committed(&self) -> Vec<Event> {
+        let mut source = self.database.store.source("a pipeline that only looks").await.unwrap();
+        let limit = Limit { events: usize::MAX, bytes: usize::MAX };
+        let batch = source.next_batch(limit).await.unwrap();
+        batch.deliveries.iter().map(|got| Event::clone(&got.message.event)).collect()
+    }
+}
+
+impl SourceProbe for PostgresProbe {
+    type Source = PostgresSource;
+
+    async fn open(&self) -> PostgresSource {
+        self.database.store.source("orders").await.unwrap()
+    }
+
+    fn wakes(&self) -> Ran {
+        Ok(())
+    }
+}
+
+impl InboxProbe for PostgresProbe {
+    type Store = PostgresInbox;
+
+    fn store(&self) -> &PostgresInbox {
+        &self.inbox
+    }
+
+    async fn take_effect(&self, tx: &mut <PostgresInbox as InboxStore>::Tx<'_>) {
+        self.change(tx).await;
+    }
+
+    async fn effects(&self) -> u64 {
+        self.changes().await
+    }
+}
+
+impl AdminProbe for PostgresProbe {
+    type Admin = PostgresAdmin;
+
+    fn admin(&self) -> &PostgresAdmin {
+        &self.admin
+    }
+}
+
+impl IdempotencyProbe for PostgresProbe {
+    type Store = PostgresKeys;
+
+    fn store(&self) -> &PostgresKeys {
+        &self.keys
+    }
+}
