@@ -13,11 +13,13 @@
 //! | `sink`, `subscription` | the two ends of a broker |
 //! | `error` | which error of the client library is which [`Fault`](semel_core::Fault) |
 
+#[cfg(feature = "mysql")]
+pub mod mysql;
 #[cfg(feature = "ndjson")]
 pub mod ndjson;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod watermark;

@@ -1,5 +1,9 @@
 //! All backends against the shared suites and against what is particular to each.
 
+#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "ndjson")]
 mod ndjson;
 #[cfg(feature = "postgres")]

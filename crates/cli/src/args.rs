@@ -1,6 +1,13 @@
 //! What can be typed: commands, options and their help.
 
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use semel_core::admin::{Filter, Selection, State};
+use semel_core::{EventId, Timestamp};
+
+use crate::output::Format;
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -8,8 +15,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
     name = "semel",
     version,
     about = "A change committed once takes effect once, whatever crashes in between",
-    after_help = "Exit codes: 0 done · 1 found problems · 64 usage · 69 unreachable · 75 try again · \
-                  78 configuration",
+    after_help = "Exit codes: 0 done · 1 found problems · 64 usage · 69 unreachable · 75 try again\n\
+                  \x20           77 denied · 78 configuration\n\
+                  SEMEL_LOG=debug says more on standard error.",
     subcommand_required = true,
     arg_required_else_help = true,
     disable_help_subcommand = true
@@ -23,13 +31,27 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// The whole story in one process: orders, relay, consumers, crashes; needs no server
     Demo(DemoOptions),
+    /// Create the tables, look at their version, or print them as SQL
+    #[command(subcommand)]
+    Migrate(MigrateCommand),
+    /// Publish what is in the outbox, by the pipelines of the configuration
+    Relay(RelayOptions),
+    /// How many events are in which state
+    Status(StatusOptions),
+    /// Look at events
+    #[command(subcommand)]
+    Events(EventsCommand),
+    /// Look at dead letters, try them again, or give them up
+    #[command(subcommand)]
+    Dead(DeadCommand),
 }
 
 /// `semel demo`
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DemoOptions {
     /// How many orders are placed
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) orders: u64,
 
     /// Chooses the orders, and who is killed when
@@ -48,11 +70,8 @@ pub(crate) struct DemoOptions {
 /// How much goes wrong on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FaultLevel {
-    /// Nothing
     None,
-    /// A crash or a repetition now and then
     Some,
-    /// All the time
     Many,
 }
 
@@ -64,6 +83,208 @@ impl FaultLevel {
             Self::Many => "many",
         }
     }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MigrateCommand {
+    /// Create the tables, or bring them up to date; safe to repeat
+    Up(DatabaseOption),
+    /// Which migrations are missing; ends with 1 if any is
+    Status(DatabaseOption),
+    /// Print the tables as SQL, for a migration tool of your own
+    Sql(DatabaseOption),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DatabaseOption {
+    /// Where the database is, such as sqlite://shop.db
+    #[arg(long = "database", value_name = "URL")]
+    pub(crate) url: String,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ConfigOption {
+    /// The configuration
+    #[arg(long = "config", value_name = "FILE", default_value = "semel.toml")]
+    pub(crate) path: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct OutputOption {
+    /// How the result is printed
+    #[arg(long = "output", value_enum, default_value_t = Format::Text)]
+    pub(crate) format: Format,
+}
+
+/// `semel relay`
+#[derive(Args, Debug)]
+pub(crate) struct RelayOptions {
+    #[command(flatten)]
+    pub(crate) config: ConfigOption,
+
+    /// End when nothing is left to publish; with 1 if a dead letter was made
+    #[arg(long)]
+    pub(crate) drain: bool,
+}
+
+/// `semel status`
+#[derive(Args, Debug)]
+pub(crate) struct StatusOptions {
+    #[command(flatten)]
+    pub(crate) config: ConfigOption,
+    #[command(flatten)]
+    pub(crate) output: OutputOption,
+}
+
+/// Which pipeline a command is about.
+#[derive(Args, Debug)]
+pub(crate) struct PipelineOption {
+    #[command(flatten)]
+    pub(crate) config: ConfigOption,
+
+    /// Which pipeline, if there are several
+    #[arg(long = "pipeline", value_name = "NAME")]
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum EventsCommand {
+    /// A page of events, oldest first
+    List(ListOptions),
+    /// One event and what became of it
+    Show(ShowOptions),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeadCommand {
+    /// A page of dead letters, oldest first
+    List(DeadListOptions),
+    /// One dead letter and why it died
+    Show(ShowOptions),
+    /// Make them due now, with all attempts in front of them; their aggregates go on behind them
+    Retry(ChangeOptions),
+    /// Give them up for good; their aggregates go on without them
+    Discard(ChangeOptions),
+}
+
+/// `semel events list`
+#[derive(Args, Debug)]
+pub(crate) struct ListOptions {
+    /// Only in this state
+    #[arg(long, value_name = "STATE", value_parser = states())]
+    pub(crate) state: Option<State>,
+    #[command(flatten)]
+    pub(crate) rest: DeadListOptions,
+}
+
+/// `semel dead list`
+#[derive(Args, Debug)]
+pub(crate) struct DeadListOptions {
+    #[command(flatten)]
+    pub(crate) pipeline: PipelineOption,
+    #[command(flatten)]
+    pub(crate) filter: FilterOptions,
+
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub(crate) limit: usize,
+
+    /// Go on after the page that ended here
+    #[arg(long, value_name = "PLACE")]
+    pub(crate) after: Option<u64>,
+    #[command(flatten)]
+    pub(crate) output: OutputOption,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ShowOptions {
+    /// Which event
+    pub(crate) id: EventId,
+
+    /// Show its payload too
+    #[arg(long)]
+    pub(crate) payload: bool,
+    #[command(flatten)]
+    pub(crate) pipeline: PipelineOption,
+    #[command(flatten)]
+    pub(crate) output: OutputOption,
+}
+
+/// `semel dead retry` and `semel dead discard`
+#[derive(Args, Debug)]
+pub(crate) struct ChangeOptions {
+    /// Which events
+    #[arg(required_unless_present = "all")]
+    #[arg(conflicts_with_all = ["all", "event_type", "aggregate_type", "aggregate_id", "since", "until"])]
+    pub(crate) ids: Vec<EventId>,
+
+    /// All dead letters, or those that the options below choose
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Only say how many it would be
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) filter: FilterOptions,
+    #[command(flatten)]
+    pub(crate) pipeline: PipelineOption,
+    #[command(flatten)]
+    pub(crate) output: OutputOption,
+}
+
+impl ChangeOptions {
+    pub(crate) fn selection(&self) -> Selection {
+        if self.all {
+            Selection::Matching(self.filter.in_state(Some(State::Dead)))
+        } else {
+            Selection::Ids(self.ids.clone())
+        }
+    }
+}
+
+/// Which events.
+#[derive(Args, Debug)]
+pub(crate) struct FilterOptions {
+    /// Only of this event type
+    #[arg(long = "type", value_name = "TYPE")]
+    event_type: Option<String>,
+
+    /// Only of this aggregate type
+    #[arg(long, value_name = "TYPE")]
+    aggregate_type: Option<String>,
+
+    /// Only of the aggregate with this id
+    #[arg(long = "aggregate", value_name = "ID")]
+    aggregate_id: Option<String>,
+
+    /// Only made at this time or later, such as 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    since: Option<Timestamp>,
+
+    /// Only made before this time
+    #[arg(long, value_name = "TIME")]
+    until: Option<Timestamp>,
+}
+
+impl FilterOptions {
+    pub(crate) fn in_state(&self, state: Option<State>) -> Filter {
+        Filter {
+            state,
+            aggregate_type: self.aggregate_type.clone(),
+            aggregate_id: self.aggregate_id.clone(),
+            event_type: self.event_type.clone(),
+            since: self.since,
+            until: self.until,
+        }
+    }
+}
+
+fn states() -> impl TypedValueParser<Value = State> {
+    PossibleValuesParser::new(State::ALL.map(State::as_str)).try_map(|name| {
+        let state = State::ALL.into_iter().find(|state| state.as_str() == name);
+        state.ok_or("no such state")
+    })
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ pub(crate) enum Exit {
     Unreachable = 69,
     /// It may work later.
     TryAgain = 75,
+    /// This user may not.
+    Denied = 77,
     /// The set-up is wrong.
     Configuration = 78,
     /// It was interrupted before it knew.
@@ -34,9 +36,10 @@ impl From<Exit> for ExitCode {
     }
 }
 
-impl From<Fault> for Exit {
-    fn from(fault: Fault) -> Self {
-        match fault {
+impl From<&Failure> for Exit {
+    fn from(failure: &Failure) -> Self {
+        match failure.fault() {
+            _ if failure.code().ends_with("-PRIVILEGE") => Self::Denied,
             Fault::Unavailable => Self::Unreachable,
             Fault::Transient => Self::TryAgain,
             Fault::Misconfigured => Self::Configuration,
@@ -49,13 +52,18 @@ impl From<Fault> for Exit {
 #[derive(Debug)]
 pub(crate) struct Problem {
     failure: Failure,
-    place: String,
+    places: Vec<String>,
     effect: &'static str,
 }
 
 impl Problem {
     pub(crate) fn new(failure: Failure, place: impl Into<String>, effect: &'static str) -> Self {
-        Self { failure, place: place.into(), effect }
+        Self::at(failure, vec![place.into()], effect)
+    }
+
+    /// A failure with several places.
+    pub(crate) fn at(failure: Failure, places: Vec<String>, effect: &'static str) -> Self {
+        Self { failure, places, effect }
     }
 
     pub(crate) fn no_runtime(error: io::Error) -> Self {
@@ -69,15 +77,16 @@ impl Problem {
     pub(crate) fn report(&self) -> Exit {
         // When stderr is closed there is nobody left to tell; the exit code still speaks.
         io::stderr().write_all(self.message().as_bytes()).ok();
-        self.failure.fault().into()
+        Exit::from(&self.failure)
     }
 
     fn message(&self) -> String {
-        let Self { failure, place, effect } = self;
-        let mut message = format!(
-            "error[{}]  {failure}\n  where   {place}\n  effect  {effect}\n",
-            failure.code()
-        );
+        let Self { failure, places, effect } = self;
+        let mut message = format!("error[{}]  {failure}\n", failure.code());
+        for place in places {
+            message += &format!("  where   {place}\n");
+        }
+        message += &format!("  effect  {effect}\n");
         if let Some(fix) = failure.fix() {
             message += &format!("  run     {fix}\n");
         }

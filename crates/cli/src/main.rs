@@ -3,8 +3,11 @@
 
 mod args;
 mod commands;
+mod config;
 mod exit;
+mod output;
 mod signals;
+mod wiring;
 
 use std::process::ExitCode;
 
@@ -29,6 +32,11 @@ fn run(arguments: &Arguments) -> Result<Exit, Problem> {
     runtime.block_on(async {
         match &arguments.command {
             Command::Demo(options) => commands::demo::run(options).await,
+            Command::Migrate(command) => commands::migrate::run(command).await,
+            Command::Relay(options) => commands::relay::run(options).await,
+            Command::Status(options) => commands::status::run(options).await,
+            Command::Events(command) => commands::events::run(command).await,
+            Command::Dead(command) => commands::dead::run(command).await,
         }
     })
 }

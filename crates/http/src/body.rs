@@ -139,45 +139,72 @@ pub(crate) enum Gathered<B: http_body::Body> {
 
 /// Reads at most about `limit` bytes of a body, and one of unknown length no longer than
 /// `patience`.
-pub(crate) async fn gather<B>(body: B, limit: usize, patience: Option<Duration>) -> Gathered<B>
+pub(crate) async fn gather<B>(body: B, limit: usize, patience: Duration) -> Gathered<B>
 where
     B: http_body::Body<Data = Bytes>,
 {
-    if body.is_end_stream() {
-        return Gathered::Whole { data: Bytes::new(), trailers: None };
-    }
     let size = body.size_hint();
-    let mut body = Box::pin(body);
-    let mut head = Head::default();
     if usize::try_from(size.lower()).map_or(true, |least| least > limit) {
-        return Gathered::Rest { head: head.join(), rest: body };
+        return Gathered::Rest { head: Bytes::new(), rest: Box::pin(body) };
     }
-    let patience = patience.filter(|_| size.exact().is_none());
-    let deadline = patience.map(|patience| Instant::now() + patience);
-    loop {
+    if size.exact().is_some() {
+        // It fits and says so: there will be no rest to hand on, so it can stay where it is.
+        return match read(std::pin::pin!(body), usize::MAX, None).await {
+            Read::Broken { head, error } => Gathered::Broken { head, error },
+            Read::Whole { data, trailers } => Gathered::Whole { data, trailers },
+            Read::Part { head } => Gathered::Whole { data: head, trailers: None },
+        };
+    }
+    let mut rest = Box::pin(body);
+    match read(rest.as_mut(), limit, Some(Instant::now() + patience)).await {
+        Read::Whole { data, trailers } => Gathered::Whole { data, trailers },
+        Read::Part { head } => Gathered::Rest { head, rest },
+        Read::Broken { head, error } => Gathered::Broken { head, error },
+    }
+}
+
+/// What reading from a body gave.
+pub(crate) enum Read<E> {
+    /// All of it.
+    Whole { data: Bytes, trailers: Option<Box<HeaderMap>> },
+    /// More than the limit, or not all in time.
+    Part { head: Bytes },
+    /// It failed half-way.
+    Broken { head: Bytes, error: E },
+}
+
+/// Reads at most about `limit` bytes of a body.
+pub(crate) async fn read<B>(
+    mut body: Pin<&mut B>,
+    limit: usize,
+    deadline: Option<Instant>,
+) -> Read<B::Error>
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    let mut head = Head::default();
+    while head.len() <= limit {
         let next = poll_fn(|context| body.as_mut().poll_frame(context));
         let frame = match deadline {
             None => next.await,
             Some(deadline) => match timeout_at(deadline, next).await {
                 Ok(frame) => frame,
-                Err(_) => return Gathered::Rest { head: head.join(), rest: body },
+                Err(_) => break,
             },
         };
         match frame {
-            None => return Gathered::Whole { data: head.join(), trailers: None },
-            Some(Err(error)) => return Gathered::Broken { head: head.join(), error },
+            None => return Read::Whole { data: head.join(), trailers: None },
+            Some(Err(error)) => return Read::Broken { head: head.join(), error },
             Some(Ok(frame)) => match frame.into_data() {
                 Ok(data) => head.push(data),
                 Err(frame) => {
                     let trailers = frame.into_trailers().ok().map(Box::new);
-                    return Gathered::Whole { data: head.join(), trailers };
+                    return Read::Whole { data: head.join(), trailers };
                 }
             },
         }
-        if head.len() > limit {
-            return Gathered::Rest { head: head.join(), rest: body };
-        }
     }
+    Read::Part { head: head.join() }
 }
 
 /// What was read so far; a single piece is never copied.
@@ -216,6 +243,8 @@ mod tests {
 
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(1);
+
     fn pieces(
         pieces: Vec<Result<Frame<Bytes>, &'static str>>,
     ) -> impl http_body::Body<Data = Bytes, Error = &'static str> {
@@ -230,7 +259,7 @@ mod tests {
     async fn pieces_and_trailers_come_together_and_go_out_again() {
         let trailers = HeaderMap::from_iter([(http::header::ETAG, "\"1\"".parse().unwrap())]);
         let body = pieces(vec![data("a"), data("bc"), Ok(Frame::trailers(trailers.clone()))]);
-        let collected = Body::from(gather(body, 3, None).await).collect().await.unwrap();
+        let collected = Body::from(gather(body, 3, PATIENCE).await).collect().await.unwrap();
         assert_eq!(collected.trailers(), Some(&trailers));
         assert_eq!(collected.to_bytes(), "abc");
     }
@@ -238,7 +267,7 @@ mod tests {
     #[tokio::test]
     async fn a_body_over_the_limit_loses_nothing() {
         let body = pieces(vec![data("ab"), data("cd"), data("ef")]);
-        let gathered = gather(body, 3, None).await;
+        let gathered = gather(body, 3, PATIENCE).await;
         assert!(matches!(&gathered, Gathered::Rest { head, .. } if head == "abcd"));
         assert_eq!(Body::from(gathered).collect().await.unwrap().to_bytes(), "abcdef");
     }
@@ -246,7 +275,7 @@ mod tests {
     #[tokio::test]
     async fn a_broken_body_stays_broken() {
         let body = pieces(vec![data("ab"), Err("cut")]);
-        let mut body = Body::from(gather(body, 10, None).await);
+        let mut body = Body::from(gather(body, 10, PATIENCE).await);
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "ab");
         assert_eq!(body.frame().await.unwrap().unwrap_err(), "cut");
         assert!(body.frame().await.is_none());
@@ -260,8 +289,8 @@ mod tests {
         });
         let body = StreamBody::new(slow);
         let started = Instant::now();
-        let gathered = gather(body, 10, Some(Duration::from_secs(1))).await;
-        assert_eq!(started.elapsed(), Duration::from_secs(1));
+        let gathered = gather(body, 10, PATIENCE).await;
+        assert_eq!(started.elapsed(), PATIENCE);
         assert_eq!(Body::from(gathered).collect().await.unwrap().to_bytes(), "late");
     }
 }

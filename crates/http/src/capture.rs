@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::{Response, response};
 use semel_core::idempotency::{Ending, Fingerprint, ScopedKey};
 
-use crate::body::{Body, Gathered, gather};
+use crate::body::{Body, Gathered, Read, gather, read};
 use crate::canonical::{Ambiguous, canonical_json};
 use crate::engine::Job;
 use crate::headers::STATUS;
@@ -57,10 +57,13 @@ where
     B: http_body::Body<Data = Bytes>,
 {
     let limit = policy.max_request_bytes;
-    match gather(body, limit, None).await {
-        Gathered::Whole { data, trailers } => Ok(Captured { data, trailers }),
-        Gathered::Rest { .. } => Err(Problem::BodyTooLarge { limit }),
-        Gathered::Broken { .. } => Err(Problem::BodyCutOff),
+    if usize::try_from(body.size_hint().lower()).map_or(true, |least| least > limit) {
+        return Err(Problem::BodyTooLarge { limit });
+    }
+    match read(std::pin::pin!(body), limit, None).await {
+        Read::Whole { data, trailers } => Ok(Captured { data, trailers }),
+        Read::Part { .. } => Err(Problem::BodyTooLarge { limit }),
+        Read::Broken { .. } => Err(Problem::BodyCutOff),
     }
 }
 
@@ -120,7 +123,7 @@ where
     let gathered = if is_event_stream(&parts) {
         Gathered::Rest { head: Bytes::new(), rest: Box::pin(body) }
     } else {
-        gather(body, policy.max_response_bytes, Some(policy.stream_after)).await
+        gather(body, policy.max_response_bytes, policy.stream_after).await
     };
     let settlement = match &gathered {
         Gathered::Whole { data, trailers } if is_as_long_as_announced(&parts, data) => {

@@ -164,11 +164,10 @@ impl Claimed {
     }
 
     /// Starts the operation. It says what it returned, and what to keep of it.
-    pub(crate) fn start<R, F, Fut>(self, tally: Tally, operation: F) -> Started<R>
+    pub(crate) fn start<R, O>(self, tally: Tally, operation: O) -> Started<R>
     where
         R: Send + 'static,
-        F: FnOnce(Attempt) -> Fut + Send + 'static,
-        Fut: Future<Output = (R, Settlement)> + Send + 'static,
+        O: Future<Output = (R, Settlement)> + Send + 'static,
     {
         Started(tokio::spawn(run(self, tally, operation).in_current_span()))
     }
@@ -183,17 +182,15 @@ impl<R> Started<R> {
     }
 }
 
-async fn run<R, F, Fut>(claimed: Claimed, tally: Tally, operation: F) -> Ended<R>
+async fn run<R, O>(claimed: Claimed, tally: Tally, operation: O) -> Ended<R>
 where
-    F: FnOnce(Attempt) -> Fut,
-    Fut: Future<Output = (R, Settlement)>,
+    O: Future<Output = (R, Settlement)>,
 {
-    let Claimed { engine, job, held } = claimed;
     let _running = Running::new();
-    let attempt = held.attempt().clone();
     // The operation's own state is not looked at again after a panic.
-    let guarded = AssertUnwindSafe(async move { operation(attempt).await }).catch_unwind();
-    let Ok((result, settlement)) = guarded.await else {
+    let ended = AssertUnwindSafe(operation).catch_unwind().await;
+    let Claimed { engine, job, held } = claimed;
+    let Ok((result, settlement)) = ended else {
         tracing::error!(key = %job.key, "an operation panicked");
         engine.settle(job, held, after_panic(&job.rules)).await;
         tally.is(Outcome::Panicked);

@@ -22,28 +22,41 @@ pub(crate) fn encode(
 ) -> Vec<u8> {
     // Head, and a byte for whoever wraps it.
     const FIXED: usize = 1 + 2 + 2 + 2 + 1;
-    let lines: Vec<_> = allowed.select(headers).collect();
-    let ends: Vec<_> = trailers.into_iter().flat_map(|map| allowed.select(map)).collect();
-    let size: usize = lines.iter().chain(&ends).map(|(n, v)| 6 + n.as_str().len() + v.len()).sum();
+    let lines = |map| allowed.select(map);
+    let maps = [Some(headers), trailers];
+    let size: usize = maps
+        .into_iter()
+        .flatten()
+        .flat_map(lines)
+        .map(|(name, value)| 6 + name.as_str().len() + value.len())
+        .sum();
     let mut bytes = Vec::with_capacity(FIXED + size + body.len());
     bytes.push(VERSION);
     bytes.extend_from_slice(&status.as_u16().to_le_bytes());
-    put_lines(&mut bytes, &lines);
-    put_lines(&mut bytes, &ends);
+    for map in maps {
+        put_lines(&mut bytes, map.into_iter().flat_map(lines));
+    }
     bytes.extend_from_slice(body);
     bytes
 }
 
-fn put_lines(bytes: &mut Vec<u8>, lines: &[(&HeaderName, &HeaderValue)]) {
+fn put_lines<'h>(
+    bytes: &mut Vec<u8>,
+    lines: impl Iterator<Item = (&'h HeaderName, &'h HeaderValue)>,
+) {
     // The http crate limits a map to 2^15 lines, a name to 2^16 - 1 bytes.
-    bytes.extend_from_slice(&u16::try_from(lines.len()).unwrap_or(u16::MAX).to_le_bytes());
+    let count_at = bytes.len();
+    bytes.extend_from_slice(&[0; 2]);
+    let mut count = 0_u16;
     for (name, value) in lines {
+        count += 1;
         let name = name.as_str();
         bytes.extend_from_slice(&u16::try_from(name.len()).unwrap_or(u16::MAX).to_le_bytes());
         bytes.extend_from_slice(name.as_bytes());
         bytes.extend_from_slice(&u32::try_from(value.len()).unwrap_or(u32::MAX).to_le_bytes());
         bytes.extend_from_slice(value.as_bytes());
     }
+    bytes[count_at..][..2].copy_from_slice(&count.to_le_bytes());
 }
 
 /// The response that was stored; `None` if this release cannot read it.

@@ -151,7 +151,8 @@ impl Idempotent {
         let job = Job { key, fingerprint, rules: self.rules };
         let (result, replayed) = match self.engine.admit(job).await {
             Admission::Owner(claimed) => {
-                let started = claimed.start(tally, |attempt| async move {
+                let attempt = claimed.attempt().clone();
+                let started = claimed.start(tally, async move {
                     let result = operation(attempt).await;
                     let settlement = settle(&result);
                     (result, settlement)

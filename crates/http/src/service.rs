@@ -15,7 +15,7 @@ use tower_service::Service;
 
 use crate::body::Body;
 use crate::capture::{self, Captured};
-use crate::engine::{Admission, Claimed, Ended, Engine};
+use crate::engine::{Admission, Claimed, Ended, Engine, Started};
 use crate::headers::{REPLAYED, STATUS};
 use crate::policy::Policy;
 use crate::problem::Problem;
@@ -96,7 +96,11 @@ impl<S> IdempotencyService<S> {
         let request = Request::from_parts(parts, Body::whole(data, trailers));
         let policy = Arc::clone(&self.policy);
         match self.engine.admit(job).await {
-            Admission::Owner(claimed) => self.run(claimed, tally, request).await,
+            Admission::Owner(claimed) => match self.start(claimed, tally, request).end().await {
+                Ended::Returned(result, fate) => Ok(settled(&policy, job.key, result?, fate)),
+                Ended::Panicked => Ok(Problem::HandlerPanicked.response(&policy)),
+                Ended::Interrupted => Ok(Problem::Interrupted.response(&policy)),
+            },
             Admission::Replay(stored) => {
                 tally.is(Outcome::Replayed);
                 Ok(replay(&policy, job.key, stored))
@@ -118,12 +122,13 @@ impl<S> IdempotencyService<S> {
         }
     }
 
-    async fn run<B, R>(
+    /// Starts the handler in a task of its own.
+    fn start<B, R>(
         self,
         claimed: Claimed,
         tally: Tally,
         mut request: Request<Body<B>>,
-    ) -> Result<Response<Body<R>>, S::Error>
+    ) -> Started<Result<Response<Body<R>>, S::Error>>
     where
         S: Service<Request<Body<B>>, Response = Response<R>> + Send + 'static,
         S::Future: Send + 'static,
@@ -132,23 +137,17 @@ impl<S> IdempotencyService<S> {
         R: http_body::Body<Data = Bytes, Error: Send> + Send + 'static,
     {
         let Self { mut inner, policy, .. } = self;
-        let key = *claimed.attempt().key();
-        request.extensions_mut().insert(claimed.attempt().clone());
-        let kept_by = Arc::clone(&policy);
-        let started = claimed.start(tally, |_| async move {
+        let attempt = claimed.attempt().clone();
+        claimed.start(tally, async move {
+            request.extensions_mut().insert(attempt);
             match inner.call(request).await {
                 Ok(response) => {
-                    let (response, settlement) = capture::response(&kept_by, response).await;
+                    let (response, settlement) = capture::response(&policy, response).await;
                     (Ok(response), settlement)
                 }
                 Err(error) => (Err(error), Settlement::Release),
             }
-        });
-        match started.end().await {
-            Ended::Returned(result, fate) => Ok(settled(&policy, key, result?, fate)),
-            Ended::Panicked => Ok(Problem::HandlerPanicked.response(&policy)),
-            Ended::Interrupted => Ok(Problem::Interrupted.response(&policy)),
-        }
+        })
     }
 
     async fn run_unprotected<B, R>(

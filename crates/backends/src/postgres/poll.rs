@@ -72,7 +72,13 @@ impl PostgresSource {
             store.pool().acquire().await.map_err(failure("take over the pipeline"))?;
         schema::check(&mut connection).await?;
         let server = cursor::identity(&mut connection).await?;
-        adopt_if_foreign(&mut connection, &server).await?;
+        if let Some(events) = rebase(&mut connection, &server).await? {
+            tracing::warn!(
+                events,
+                "the outbox came from another server, whose transaction ids mean nothing here: \
+                 what was not settled is offered from its parking place"
+            );
+        }
         let (cursor, position) = Cursor::open(&mut connection, pipeline, &server).await?;
         Ok(Self {
             changes: store.changes(),
@@ -225,18 +231,4 @@ impl<'a> Settling<'a> {
         let clock = &*self.source.store.clock;
         self.changes.failed.extend(Aside::failed(seq, place, outcome, clock));
     }
-}
-
-pub(super) async fn adopt_if_foreign(
-    connection: &mut PgConnection,
-    server: &str,
-) -> Result<(), Failure> {
-    if let Some(events) = rebase(connection, server).await? {
-        tracing::warn!(
-            events,
-            "the outbox came from another server, whose transaction ids mean nothing here: \
-             what was not settled is offered from its parking place"
-        );
-    }
-    Ok(())
 }

@@ -17,7 +17,8 @@ use super::error::failure;
 const STALE: &str = "\
 select exists (select from semel.cursor where server <> $1
     or pg_snapshot_xmax(passed) > pg_snapshot_xmax(pg_current_snapshot()))
-or exists (select from semel.outbox where txid >= pg_snapshot_xmax(pg_current_snapshot()))";
+or coalesce((select txid from semel.outbox order by txid desc, seq desc limit 1)
+    >= pg_snapshot_xmax(pg_current_snapshot()), false)";
 
 const LOCK: &str = "lock table semel.cursor in exclusive mode";
 

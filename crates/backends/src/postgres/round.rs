@@ -12,7 +12,7 @@ use sqlx::{Connection, PgConnection};
 use super::error::failure;
 use super::log::{self, Agenda, LogRow, Look, Portion};
 use super::parking::{Aside, Changes};
-use super::poll::{PostgresSource, adopt_if_foreign};
+use super::poll::PostgresSource;
 use super::row::{self, AFTER_EVENT, column};
 use super::window::{Ledger, Next, Standing};
 
@@ -69,7 +69,7 @@ impl PostgresSource {
         Ok(self.hand_out(round))
     }
 
-    /// Reads what is next; none when a window had to be measured or rows to be adopted first.
+    /// Reads what is next; none when a window had to be measured first.
     async fn look(
         &mut self,
         connection: &mut PgConnection,
@@ -84,10 +84,6 @@ impl PostgresSource {
             let seqs: Vec<i64> = again.iter().map(|(_, seq)| *seq).collect();
             log::read_these(connection, &self.cursor.pipeline, &seqs, portion).await?
         };
-        if look.agenda.foreign {
-            adopt_if_foreign(connection, &self.server).await?;
-            return Ok(None);
-        }
         if let Next::Window { from } = &next
             && again.is_empty()
             && look.full

@@ -237,10 +237,10 @@ const BACKLOG: &str = concat!(
 /// there before `?1`.
 const CLEAN: &str = "DELETE FROM semel_outbox WHERE seq IN (SELECT o.seq FROM semel_outbox o \
     WHERE o.seq <= (SELECT min(iif(c.moved_at < ?1, c.position, coalesce(\
-        (SELECT max(g.position) FROM semel_progress g \
-         WHERE g.pipeline = c.pipeline AND g.at < ?1), 0))) FROM semel_cursor c) \
+        (SELECT g.position FROM semel_progress g WHERE g.pipeline = c.pipeline AND g.at < ?1 \
+         ORDER BY g.at DESC LIMIT 1), 0))) FROM semel_cursor c) \
     AND NOT EXISTS (SELECT 1 FROM semel_cursor c \
-        JOIN semel_parked p ON p.pipeline = c.pipeline AND p.seq = o.seq \
+        CROSS JOIN semel_parked p ON p.pipeline = c.pipeline AND p.seq = o.seq \
         WHERE p.state NOT IN ('published', 'discarded') OR p.changed_at >= ?1) \
     ORDER BY o.seq LIMIT ?2) RETURNING seq";
 

@@ -71,7 +71,6 @@ impl SqliteConfig {
             .map_err(failure("read the database URL"))?
             .journal_mode(SqliteJournalMode::Wal)
             .foreign_keys(true)
-            .row_buffer_size(1024)
             .disable_statement_logging();
         let options = if chosen_mode { options } else { options.create_if_missing(true) };
         let config = Self { options, busy_timeout, readers: 4, clock: Arc::new(SystemClock) };

@@ -50,7 +50,7 @@ pub use inbox::SqliteInbox;
 pub use keys::SqliteKeys;
 pub use outbox::SqliteOutbox;
 pub use poll::SqliteSource;
-pub use schema::{migrate, schema_sql};
+pub use schema::{SchemaStatus, migrate, schema_sql, status};
 pub use store::SqliteStore;
 
 pub use sqlx::{Sqlite, SqlitePool, Transaction};

@@ -35,6 +35,13 @@ pub(super) struct Aside {
     turn: i64,
 }
 
+/// What to do with an event that could wait behind its lane, but need not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum FreeLanes {
+    Park,
+    LeaveOut,
+}
+
 /// Whether a row of the outbox can be handed out.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
@@ -46,19 +53,16 @@ pub(super) enum Standing {
 }
 
 impl Aside {
-    /// Behind what holds its lane.
-    pub(super) fn waiting() -> Self {
-        Self { state: "waiting", holds: true, attempts: 0, due: None, error: None, turn: 0 }
-    }
-
     /// Until its time has come; its lane does not wait for it.
     pub(super) fn scheduled(until: i64) -> Self {
-        Self { state: "scheduled", holds: false, due: Some(until), turn: until, ..Self::waiting() }
+        let (state, due) = ("scheduled", Some(until));
+        Self { state, holds: false, attempts: 0, due, error: None, turn: until }
     }
 
-    /// A row that cannot be read.
-    pub(super) fn unreadable(failure: &Failure) -> Self {
-        Self { state: "dead", error: Some(failure.to_string()), ..Self::waiting() }
+    /// Until an operator has a look; its lane waits.
+    pub(super) fn dead(attempts: u32, failure: &Failure) -> Self {
+        let (state, error) = ("dead", Some(failure.to_string()));
+        Self { state, holds: true, attempts, due: None, error, turn: 0 }
     }
 
     /// What becomes of an event that failed; none for other outcomes.
@@ -66,13 +70,11 @@ impl Aside {
         match outcome {
             Outcome::Retry { at, attempts, failure } => Some(Self {
                 state: "failed",
-                attempts: *attempts,
                 due: Some(at.as_microsecond()),
-                error: Some(failure.to_string()),
-                ..Self::waiting()
+                ..Self::dead(*attempts, failure)
             }),
             Outcome::Dead { attempts, failure, parks_lane } => {
-                Some(Self { holds: *parks_lane, attempts: *attempts, ..Self::unreadable(failure) })
+                Some(Self { holds: *parks_lane, ..Self::dead(*attempts, failure) })
             }
             Outcome::Delivered | Outcome::Released => None,
         }
@@ -84,7 +86,8 @@ macro_rules! standing {
     () => {
         "CASE \
          WHEN EXISTS (SELECT 1 FROM semel_parked p WHERE p.pipeline = ?1 AND p.seq = o.seq) THEN 2 \
-         WHEN EXISTS (SELECT 1 FROM semel_parked p WHERE p.pipeline = ?1 AND p.holds = 1 \
+         WHEN EXISTS (SELECT 1 FROM semel_parked p INDEXED BY semel_parked_lane \
+             WHERE p.pipeline = ?1 AND p.holds = 1 \
              AND p.aggregate_type = o.aggregate_type AND p.aggregate_id = o.aggregate_id) THEN 1 \
          ELSE 0 END"
     };
@@ -136,65 +139,75 @@ impl Parking<'_> {
         .transpose()
     }
 
-    /// Puts an event behind what holds its lane; says which lane, or nothing when nothing holds it.
+    /// Puts events behind what holds their lanes; says which events, and their lanes. Those whose
+    /// lane is free are parked too, or left out as `free_lanes` says.
     pub(super) async fn follow(
         &self,
         connection: &mut SqliteConnection,
-        seq: u64,
-    ) -> Result<Option<OwnedLane>, Failure> {
+        seqs: &[u64],
+        free_lanes: FreeLanes,
+    ) -> Result<Vec<(OwnedLane, u64)>, Failure> {
         sqlx::query(
             "INSERT INTO semel_parked (pipeline, seq, aggregate_type, aggregate_id, place, \
                  state, holds, changed_at) \
              SELECT ?1, seq, aggregate_type, aggregate_id, seq, 'waiting', 1, ?3 \
-             FROM semel_outbox o WHERE seq = ?2 AND EXISTS (\
-                 SELECT 1 FROM semel_parked p WHERE p.pipeline = ?1 AND p.holds = 1 \
-                     AND p.aggregate_type = o.aggregate_type AND p.aggregate_id = o.aggregate_id) \
-             RETURNING aggregate_type, aggregate_id",
+             FROM semel_outbox o WHERE seq IN (SELECT value FROM json_each(?2)) AND (?4 OR EXISTS (\
+                 SELECT 1 FROM semel_parked p INDEXED BY semel_parked_lane \
+                 WHERE p.pipeline = ?1 AND p.holds = 1 \
+                     AND p.aggregate_type = o.aggregate_type AND p.aggregate_id = o.aggregate_id)) \
+             ON CONFLICT DO NOTHING RETURNING aggregate_type, aggregate_id, seq",
         )
         .bind(self.pipeline)
-        .bind(stored(seq))
+        .bind(json(seqs))
         .bind(self.now)
-        .fetch_optional(connection)
+        .bind(free_lanes == FreeLanes::Park)
+        .fetch_all(connection)
         .await
-        .map_err(failure("park an event"))?
-        .map(|row| lane(&row))
-        .transpose()
+        .map_err(failure("park events"))?
+        .iter()
+        .map(|row| Ok((lane(row)?, position(column(row, 2)?))))
+        .collect()
     }
 
-    /// A parked event was delivered: its lane goes on without it.
+    /// Parked events were delivered: their lanes go on without them. Says which lanes.
     pub(super) async fn delivered(
         &self,
         connection: &mut SqliteConnection,
-        seq: u64,
-    ) -> Result<Option<OwnedLane>, Failure> {
+        seqs: &[u64],
+    ) -> Result<Vec<OwnedLane>, Failure> {
         sqlx::query(
             "UPDATE semel_parked SET state = 'published', holds = 0, due = NULL, taken = NULL, \
-                 changed_at = ?3 WHERE pipeline = ?1 AND seq = ?2 AND taken IS NOT NULL \
+                 changed_at = ?3 WHERE pipeline = ?1 AND taken IS NOT NULL \
+                 AND seq IN (SELECT value FROM json_each(?2)) \
              RETURNING aggregate_type, aggregate_id",
         )
         .bind(self.pipeline)
-        .bind(stored(seq))
+        .bind(json(seqs))
         .bind(self.now)
-        .fetch_optional(connection)
+        .fetch_all(connection)
         .await
-        .map_err(failure("settle a parked event"))?
-        .map(|row| lane(&row))
-        .transpose()
+        .map_err(failure("settle parked events"))?
+        .iter()
+        .map(lane)
+        .collect()
     }
 
-    /// A parked event was not tried: it is offered again in its place.
+    /// Parked events were not tried: they are offered again in their place.
     pub(super) async fn released(
         &self,
         connection: &mut SqliteConnection,
-        seq: u64,
+        seqs: &[u64],
     ) -> Result<(), Failure> {
-        sqlx::query("UPDATE semel_parked SET taken = NULL WHERE pipeline = ?1 AND seq = ?2")
-            .bind(self.pipeline)
-            .bind(stored(seq))
-            .execute(connection)
-            .await
-            .map_err(failure("release a parked event"))
-            .map(drop)
+        sqlx::query(
+            "UPDATE semel_parked SET taken = NULL WHERE pipeline = ?1 \
+                 AND seq IN (SELECT value FROM json_each(?2))",
+        )
+        .bind(self.pipeline)
+        .bind(json(seqs))
+        .execute(connection)
+        .await
+        .map_err(failure("release parked events"))
+        .map(drop)
     }
 
     /// Makes the events that wait at the head of a lane due, unless the first of them failed. Says
@@ -205,8 +218,8 @@ impl Parking<'_> {
         (aggregate_type, aggregate_id): &OwnedLane,
     ) -> Result<bool, Failure> {
         sqlx::query(
-            "WITH head AS (SELECT seq, state FROM semel_parked WHERE pipeline = ?1 AND holds = 1 \
-                 AND aggregate_type = ?2 AND aggregate_id = ?3 ORDER BY place, turn, seq LIMIT 100) \
+            "WITH head AS (SELECT seq, state FROM semel_parked INDEXED BY semel_parked_lane \
+                 WHERE pipeline = ?1 AND holds = 1 AND aggregate_type = ?2 AND aggregate_id = ?3 ORDER BY place, turn, seq LIMIT 100) \
              UPDATE semel_parked SET due = ?4 \
              WHERE pipeline = ?1 AND seq IN (SELECT seq FROM head) \
                  AND due IS NULL AND state = 'waiting' \
@@ -260,7 +273,8 @@ impl Parking<'_> {
                  CROSS JOIN semel_outbox o ON o.seq = p.seq \
              WHERE p.pipeline = ?1 AND p.holds = 1 AND p.taken IS NULL AND p.due <= ?2 \
                  AND NOT EXISTS (\
-                     SELECT 1 FROM semel_parked e WHERE e.pipeline = ?1 AND e.holds = 1 \
+                     SELECT 1 FROM semel_parked e INDEXED BY semel_parked_lane \
+                     WHERE e.pipeline = ?1 AND e.holds = 1 \
                      AND e.aggregate_type = p.aggregate_type AND e.aggregate_id = p.aggregate_id \
                      AND (e.place, e.turn, e.seq) < (p.place, p.turn, p.seq) \
                      AND (e.due IS NULL OR e.due > ?2)) \

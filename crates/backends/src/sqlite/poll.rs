@@ -16,7 +16,7 @@ use sqlx::sqlite::SqliteRow;
 use tokio::sync::watch;
 
 use super::error::failure;
-use super::parking::{Aside, Parking, Standing, json, standing};
+use super::parking::{Aside, FreeLanes, Parking, Standing, json, standing};
 use super::row::{self, AFTER_EVENT, event_columns, stored};
 use super::schema;
 use super::store::{SqliteStore, timestamp};
@@ -210,7 +210,9 @@ enum Found {
     Parked(u32, Arc<Event>),
     /// In the log, and free to go.
     Free(Arc<Event>),
-    /// In the log, and has to wait.
+    /// In the log, and has to wait behind its lane.
+    Held,
+    /// In the log, and has to wait for something else.
     PutAside(Aside),
     /// In the log, but settled or parked before.
     Passed,
@@ -356,7 +358,7 @@ impl SqliteSource {
                 Found::Passed
             } else {
                 let (event, fault) = row::event(&found)?;
-                aside(&event, fault, standing, now).map_or(Found::Free(event), Found::PutAside)
+                sort(event, fault, standing, now)
             };
             if let Found::Free(event) = &found
                 && !round.admit(event)
@@ -370,19 +372,22 @@ impl SqliteSource {
 
     /// Parks what must wait; says whether something is due now all the same.
     async fn put_aside(&self, round: &Round) -> Result<bool, Failure> {
-        if !round.found.iter().any(|(_, found)| matches!(found, Found::PutAside(_))) {
+        let held = round.found.iter().filter(|(_, found)| matches!(found, Found::Held));
+        let held: Vec<u64> = held.map(|(seq, _)| *seq).collect();
+        let aside: Vec<_> = round.found.iter().filter_map(Found::aside).collect();
+        if held.is_empty() && aside.is_empty() {
             return Ok(false);
         }
         let parking = self.parking();
-        let mut lanes = BTreeSet::new();
         let mut something_is_due = false;
         let mut tx = self.store.begin().await?;
         if self.owns(&mut tx).await? {
-            for (seq, found) in &round.found {
-                if let Found::PutAside(aside) = found {
-                    lanes.extend(parking.put(&mut tx, *seq, aside).await?);
-                }
+            for (seq, aside) in aside {
+                parking.put(&mut tx, seq, aside).await?;
             }
+            // A lane that has become free meanwhile goes on at once.
+            let followers = parking.follow(&mut tx, &held, FreeLanes::Park).await?;
+            let lanes: BTreeSet<_> = followers.into_iter().map(|(lane, _)| lane).collect();
             for lane in &lanes {
                 something_is_due |= parking.promote(&mut tx, lane).await?;
             }
@@ -416,8 +421,10 @@ impl SqliteSource {
                     }
                     deliveries.push(delivery(seq, event, 0));
                 }
-                Found::PutAside(_) | Found::Passed if was_read => self.watermark.finish(&[seq]),
-                Found::PutAside(_) | Found::Passed => self.watermark.pass(seq),
+                Found::Held | Found::PutAside(_) | Found::Passed if was_read => {
+                    self.watermark.finish(&[seq]);
+                }
+                Found::Held | Found::PutAside(_) | Found::Passed => self.watermark.pass(seq),
             }
         }
         self.store.note_handed_out(&self.pipeline, self.epoch, self.watermark.read());
@@ -425,22 +432,23 @@ impl SqliteSource {
     }
 }
 
-/// How an event that cannot be handed out is put aside.
-fn aside(
-    event: &Event,
-    fault: Option<Failure>,
-    standing: Standing,
-    now: Timestamp,
-) -> Option<Aside> {
+impl Found {
+    fn aside((seq, found): &(u64, Self)) -> Option<(u64, &Aside)> {
+        if let Self::PutAside(aside) = found { Some((*seq, aside)) } else { None }
+    }
+}
+
+/// What to do with an event of the log.
+fn sort(event: Arc<Event>, fault: Option<Failure>, standing: Standing, now: Timestamp) -> Found {
     if let Some(fault) = fault {
-        return Some(Aside::unreadable(&fault));
+        return Found::PutAside(Aside::dead(0, &fault));
     }
     match event.available_at {
         // Due or not: it takes its place when it falls due, and that is not where it was written.
         Some(time) if time > now || time > event.created_at => {
-            Some(Aside::scheduled(time.as_microsecond()))
+            Found::PutAside(Aside::scheduled(time.as_microsecond()))
         }
-        _ if standing == Standing::Held => Some(Aside::waiting()),
-        _ => None,
+        _ if standing == Standing::Held => Found::Held,
+        _ => Found::Free(event),
     }
 }

@@ -40,10 +40,12 @@ struct Migration {
 pub async fn migrate(pool: &SqlitePool) -> Result<Vec<&'static str>, Failure> {
     let failed = || failure("migrate the tables");
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
-    sqlx::raw_sql(VERSION_TABLE).execute(&mut *tx).await.map_err(failed())?;
     let present = version(&mut tx).await?;
     refuse_newer(present)?;
     let missing = &MIGRATIONS[present..];
+    if !missing.is_empty() {
+        sqlx::raw_sql(VERSION_TABLE).execute(&mut *tx).await.map_err(failed())?;
+    }
     for (number, migration) in (present + 1..).zip(missing) {
         sqlx::raw_sql(migration.sql).execute(&mut *tx).await.map_err(failed())?;
         sqlx::query("INSERT INTO semel_migrations (version, name) VALUES (?1, ?2)")
@@ -55,6 +57,53 @@ pub async fn migrate(pool: &SqlitePool) -> Result<Vec<&'static str>, Failure> {
     }
     tx.commit().await.map_err(failed())?;
     Ok(missing.iter().map(|migration| migration.name).collect())
+}
+
+/// Which version of the tables is there, and which one this program needs.
+///
+/// ```
+/// # use semel_backends::sqlite::SchemaStatus;
+/// let status = SchemaStatus { present: 0, latest: 1, missing: vec!["0001_tables"] };
+/// assert!(!status.is_current());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchemaStatus {
+    /// The version that is there; 0 when there are no tables.
+    pub present: usize,
+    /// The version of this program.
+    pub latest: usize,
+    /// The migrations that are missing.
+    pub missing: Vec<&'static str>,
+}
+
+impl SchemaStatus {
+    /// Whether this program can work with the tables.
+    #[must_use]
+    pub const fn is_current(&self) -> bool {
+        self.present == self.latest
+    }
+}
+
+/// Looks which version of the tables is there. Changes nothing.
+///
+/// # Errors
+/// `Unavailable` when the file is locked.
+///
+/// ```
+/// use semel_backends::sqlite::{SqlitePool, status};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// # let folder = tempfile::tempdir()?;
+/// # let url = format!("sqlite://{}/shop.db?mode=rwc", folder.path().display());
+/// let pool = SqlitePool::connect(&url).await?;
+/// assert_eq!(status(&pool).await?.missing, ["0001_tables"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+pub async fn status(pool: &SqlitePool) -> Result<SchemaStatus, Failure> {
+    let mut connection = pool.acquire().await.map_err(failure("read the schema version"))?;
+    let present = version(&mut connection).await?;
+    let missing = MIGRATIONS.iter().skip(present).map(|migration| migration.name).collect();
+    Ok(SchemaStatus { present, latest: MIGRATIONS.len(), missing })
 }
 
 /// The whole schema as SQL, for a migration tool of your own.
@@ -81,19 +130,31 @@ pub(super) async fn check(pool: &SqlitePool) -> Result<(), Failure> {
     let present = version(&mut connection).await?;
     refuse_newer(present)?;
     if present < MIGRATIONS.len() {
-        return Err(schema_missing(format!(
-            "SQLite: the tables have version {present}, this semel needs {}",
-            MIGRATIONS.len()
-        )));
+        let latest = MIGRATIONS.len();
+        return Err(schema_missing(match present {
+            0 => "SQLite: the file has no tables of semel".into(),
+            _ => format!("SQLite: the tables have version {present}, this semel needs {latest}"),
+        }));
     }
     Ok(())
 }
 
+/// The version that is there; 0 when there are no tables.
 async fn version(connection: &mut SqliteConnection) -> Result<usize, Failure> {
+    let failed = || failure("read the schema version");
+    let migrated: bool = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'semel_migrations')",
+    )
+    .fetch_one(&mut *connection)
+    .await
+    .map_err(failed())?;
+    if !migrated {
+        return Ok(0);
+    }
     let version: i64 = sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM semel_migrations")
         .fetch_one(connection)
         .await
-        .map_err(failure("read the schema version"))?;
+        .map_err(failed())?;
     Ok(usize::try_from(version).unwrap_or(0))
 }
 

@@ -6,7 +6,7 @@ use semel_core::{Failure, Holding, Outcome, Receipt, Settlement};
 use sqlx::SqliteConnection;
 
 use super::error::failure;
-use super::parking::{Aside, OwnedLane};
+use super::parking::{Aside, FreeLanes, OwnedLane};
 use super::poll::{RECORD_EVERY_MICROS, SqliteSource};
 use super::row::stored;
 
@@ -33,7 +33,7 @@ impl SqliteSource {
         let mut finished = outcomes.delivered.clone();
         let out = |seq: &u64| self.watermark.is_out(*seq);
         finished.extend(outcomes.failed.iter().map(|(seq, _)| *seq).filter(out));
-        let mut again = Vec::new();
+        let mut again = BTreeSet::new();
         let held = if outcomes.concern_the_cursor_only() {
             finished.sort_unstable();
             self.move_cursor_alone(&finished).await?
@@ -71,7 +71,6 @@ impl SqliteSource {
                 }
             }
         }
-        sorted.released.sort_unstable();
         sorted
     }
 
@@ -82,27 +81,21 @@ impl SqliteSource {
         connection: &mut SqliteConnection,
         outcomes: &Outcomes,
         finished: &mut Vec<u64>,
-    ) -> Result<Vec<u64>, Failure> {
+    ) -> Result<BTreeSet<u64>, Failure> {
         let parking = self.parking();
         let mut lanes = BTreeSet::<OwnedLane>::new();
         for (seq, aside) in &outcomes.failed {
             lanes.extend(parking.put(connection, *seq, aside).await?);
         }
-        for seq in &outcomes.delivered_parked {
-            lanes.extend(parking.delivered(connection, *seq).await?);
-        }
-        for seq in &outcomes.released_parked {
-            parking.released(connection, *seq).await?;
-        }
-        let mut again = Vec::new();
-        for seq in &outcomes.released {
-            match parking.follow(connection, *seq).await? {
-                Some(lane) => {
-                    lanes.insert(lane);
-                    finished.push(*seq);
-                }
-                None => again.push(*seq),
-            }
+        lanes.extend(parking.delivered(connection, &outcomes.delivered_parked).await?);
+        parking.released(connection, &outcomes.released_parked).await?;
+        let mut again: BTreeSet<u64> = outcomes.released.iter().copied().collect();
+        for (lane, seq) in
+            parking.follow(connection, &outcomes.released, FreeLanes::LeaveOut).await?
+        {
+            again.remove(&seq);
+            finished.push(seq);
+            lanes.insert(lane);
         }
         for lane in &lanes {
             parking.promote(connection, lane).await?;

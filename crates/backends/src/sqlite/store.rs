@@ -10,7 +10,9 @@ use sqlx::{Sqlite, SqlitePool, Transaction};
 use tokio::sync::watch;
 
 use super::error::failure;
-use super::{SqliteAdmin, SqliteInbox, SqliteKeys, SqliteOutbox, SqliteSource, schema};
+use super::{
+    SchemaStatus, SqliteAdmin, SqliteInbox, SqliteKeys, SqliteOutbox, SqliteSource, schema,
+};
 
 /// An open database file. Clones share its connections.
 ///
@@ -73,6 +75,14 @@ impl SqliteStore {
     /// See [`migrate`](super::migrate).
     pub async fn migrate(&self) -> Result<Vec<&'static str>, Failure> {
         schema::migrate(&self.writer).await
+    }
+
+    /// Which version of the tables is there, and which one this program needs.
+    ///
+    /// # Errors
+    /// See [`status`](super::status).
+    pub async fn status(&self) -> Result<SchemaStatus, Failure> {
+        schema::status(&self.readers).await
     }
 
     /// The writing end of the outbox.

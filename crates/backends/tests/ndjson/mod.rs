@@ -1,4 +1,5 @@
 //! Files of JSON lines: the shared suite, and what a crash or a stranger leaves in a file.
+
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::fs;

@@ -73,25 +73,11 @@ async fn an_owner_in_another_process_fences_this_one_off() {
 async fn writers_on_two_connections_and_a_reader() {
     const EACH: u64 = 300;
     let database = Database::new().await;
-    let writers = ["left", "right"].map(|lane| {
-        let store = database.again();
-        async move {
-            let store = store.await;
-            tokio::spawn(async move {
-                for number in 0..EACH {
-                    let mut tx = store.begin().await.unwrap();
-                    store.outbox().append(&mut tx, event(lane, number)).await.unwrap();
-                    store.outbox().append(&mut tx, event("shared", number)).await.unwrap();
-                    if number % 7 == 3 {
-                        tx.rollback().await.unwrap();
-                    } else {
-                        tx.commit().await.unwrap();
-                    }
-                }
-            })
-        }
-    });
-    let writers = futures_util::future::join_all(writers).await;
+    let mut writers = Vec::new();
+    for lane in ["left", "right"] {
+        let store = database.again().await;
+        writers.push(tokio::spawn(write_and_roll_back(store, lane, EACH)));
+    }
     let mut source = database.store.source("orders").await.unwrap();
     let mut seen: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     loop {
@@ -224,6 +210,20 @@ async fn another_process_sees_what_is_in_flight() {
         assert_eq!(admin.stats().await.unwrap().counts, [0, 2, 1, 0, 0, 0]);
         let published = admin.get(got[1].message.event.id).await.unwrap().unwrap();
         assert_eq!(published.state, State::Published);
+    }
+}
+
+/// Writes two events per transaction, and rolls every seventh back.
+async fn write_and_roll_back(store: SqliteStore, lane: &'static str, count: u64) {
+    for number in 0..count {
+        let mut tx = store.begin().await.unwrap();
+        store.outbox().append(&mut tx, event(lane, number)).await.unwrap();
+        store.outbox().append(&mut tx, event("shared", number)).await.unwrap();
+        if number % 7 == 3 {
+            tx.rollback().await.unwrap();
+        } else {
+            tx.commit().await.unwrap();
+        }
     }
 }
 

@@ -100,7 +100,9 @@ impl Conductor {
             }
             Ok(Holding::Held) => {
                 self.source_answered();
-                if unsettled.settlements.iter().any(|settlement| !settlement.outcome.is_final()) {
+                // A source may have held events back behind these: a drain must not miss them.
+                let mut outcomes = unsettled.settlements.iter().map(|each| &each.outcome);
+                if self.drains || outcomes.any(|outcome| !outcome.is_final()) {
                     self.asking = Asking::Now;
                 }
                 self.held.events = self.held.events.saturating_sub(unsettled.settlements.len());
@@ -143,6 +145,9 @@ impl Conductor {
         let judgement = judge.judge(group, published);
         self.report.published += judgement.confirmed.len() as u64;
         self.metrics.published(&judgement.confirmed, now);
+        if !judgement.confirmed.is_empty() {
+            self.sink_circuit.succeeded();
+        }
         for (settlement, bytes) in judgement.settled {
             self.unsettled.add(settlement.receipt, settlement.outcome, bytes);
         }

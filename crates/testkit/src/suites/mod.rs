@@ -9,8 +9,10 @@
 //! | [`InboxStore`](semel_core::InboxStore) | [`inbox`] | [`inbox_suite!`](crate::inbox_suite) |
 //! | [`IdempotencyStore`](semel_core::IdempotencyStore) | [`idempotency`] | [`idempotency_suite!`](crate::idempotency_suite) |
 //! | [`AdminStore`](semel_core::AdminStore) | [`admin`] | [`admin_suite!`](crate::admin_suite) |
+//! | [`Clock`](semel_core::Clock) | [`clock`] | [`clock_suite!`](crate::clock_suite) |
 
 pub mod admin;
+pub mod clock;
 pub mod idempotency;
 pub mod inbox;
 pub mod outbox;
@@ -42,7 +44,8 @@ macro_rules! stamp_suite {
 #[cfg(test)]
 mod tests {
     /// The sources of each suite, and its macro among them.
-    const SUITES: [&[&str]; 6] = [
+    const SUITES: [&[&str]; 7] = [
+        &[include_str!("clock.rs")],
         &[include_str!("outbox.rs")],
         &[
             include_str!("source.rs"),

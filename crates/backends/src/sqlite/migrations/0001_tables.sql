@@ -56,6 +56,8 @@ CREATE TABLE semel_progress (
     PRIMARY KEY (pipeline, position)
 ) STRICT, WITHOUT ROWID;
 
+CREATE INDEX semel_progress_age ON semel_progress (pipeline, at);
+
 -- Events that left the straight path of a pipeline, and what became of them.
 --   scheduled  its time has not come            waiting    behind another of its lane, or due
 --   failed     another attempt follows          dead       until an operator retries or discards it

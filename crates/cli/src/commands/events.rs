@@ -1,0 +1,147 @@
+//! `semel events`: what is in the outbox, and what became of it.
+
+use semel_core::EventId;
+use semel_core::admin::{Cursor, EventView, Filter};
+use serde_json::{Value, json};
+
+use super::Desk;
+use crate::args::{DeadListOptions, EventsCommand, ShowOptions};
+use crate::exit::{Exit, Problem};
+use crate::output::{Align, Format, Table, print, print_json};
+
+pub(crate) async fn run(command: &EventsCommand) -> Result<Exit, Problem> {
+    match command {
+        EventsCommand::List(options) => {
+            let filter = options.rest.filter.in_state(options.state);
+            list(&options.rest, &filter).await
+        }
+        EventsCommand::Show(options) => show(options).await,
+    }
+}
+
+/// A page of events that match.
+pub(super) async fn list(options: &DeadListOptions, filter: &Filter) -> Result<Exit, Problem> {
+    let desk = Desk::open(&options.pipeline).await?;
+    let after = options.after.map(Cursor);
+    let page = desk.store.list(filter, after, options.limit).await;
+    let page = page.map_err(|failure| desk.problem(failure))?;
+    match options.output.format {
+        Format::Text => {
+            table(&page.events).print();
+            if let Some(Cursor(place)) = page.next {
+                print(&format!("there are more: --after {place}\n"));
+            }
+        }
+        Format::Json => print_json(&json!({
+            "events": page.events.iter().map(|view| json(view, false)).collect::<Vec<_>>(),
+            "next": page.next,
+        })),
+    }
+    Ok(Exit::Done)
+}
+
+/// One event.
+pub(super) async fn show(options: &ShowOptions) -> Result<Exit, Problem> {
+    let desk = Desk::open(&options.pipeline).await?;
+    let found = desk.store.get(options.id).await.map_err(|failure| desk.problem(failure))?;
+    let Some(view) = found else {
+        return Err(desk.problem(not_found(options.id)));
+    };
+    match options.output.format {
+        Format::Text => print(&text(&view, options.payload)),
+        Format::Json => print_json(&json(&view, options.payload)),
+    }
+    Ok(Exit::Done)
+}
+
+fn not_found(id: EventId) -> semel_core::Failure {
+    semel_core::Failure::refused("E-EVENT-UNKNOWN", format!("there is no event {id}"))
+        .with_fix("look for it with `semel events list`; it may have been cleaned up")
+}
+
+fn table(events: &[EventView]) -> Table<7> {
+    use Align::{Left, Right};
+    let mut table = Table::new([
+        ("ID", Left),
+        ("STATE", Left),
+        ("AGGREGATE", Left),
+        ("TYPE", Left),
+        ("CREATED", Left),
+        ("ATTEMPTS", Right),
+        ("ERROR", Left),
+    ]);
+    for view in events {
+        let event = &view.event;
+        table.row([
+            event.id.to_string(),
+            view.state.as_str().into(),
+            event.lane().to_string(),
+            event.event_type.clone(),
+            event.created_at.to_string(),
+            view.attempts.to_string(),
+            view.error.clone().unwrap_or_default(),
+        ]);
+    }
+    table
+}
+
+fn text(view: &EventView, with_payload: bool) -> String {
+    let (event, time) =
+        (&view.event, |time: Option<semel_core::Timestamp>| time.map(|time| time.to_string()));
+    let mut text = String::new();
+    let mut line = |name: &str, value: Option<String>| {
+        if let Some(value) = value {
+            text += &format!("{name:<16}{value}\n");
+        }
+    };
+    line("id", Some(event.id.to_string()));
+    line("state", Some(view.state.as_str().into()));
+    line("aggregate type", Some(event.aggregate_type.clone()));
+    line("aggregate id", Some(event.aggregate_id.clone()));
+    line("event type", Some(event.event_type.clone()));
+    line("idempotency key", event.custom_key.clone());
+    line("created at", Some(event.created_at.to_string()));
+    line("available at", time(event.available_at));
+    line("published at", time(view.published_at));
+    line("attempts", Some(view.attempts.to_string()));
+    line("next attempt", time(view.next_attempt));
+    line("error", view.error.clone());
+    for (name, value) in event.headers.iter() {
+        line("header", Some(format!("{name}: {value}")));
+    }
+    let (content_type, bytes) = (event.payload.content_type(), event.payload.bytes());
+    line("payload", Some(format!("{} bytes of {content_type}", bytes.len())));
+    if with_payload {
+        text += &String::from_utf8_lossy(bytes);
+        text.push('\n');
+    }
+    text
+}
+
+fn json(view: &EventView, with_payload: bool) -> Value {
+    let event = &view.event;
+    let mut value = json!({
+        "id": event.id,
+        "state": view.state,
+        "aggregate_type": event.aggregate_type,
+        "aggregate_id": event.aggregate_id,
+        "event_type": event.event_type,
+        "idempotency_key": event.idempotency_key(),
+        "headers": event.headers,
+        "created_at": event.created_at,
+        "available_at": event.available_at,
+        "published_at": view.published_at,
+        "attempts": view.attempts,
+        "next_attempt": view.next_attempt,
+        "error": view.error,
+        "content_type": event.payload.content_type(),
+        "payload_bytes": event.payload.bytes().len(),
+    });
+    if with_payload {
+        let bytes = event.payload.bytes();
+        let parsed = event.payload.is_json().then(|| serde_json::from_slice(bytes).ok()).flatten();
+        value["payload"] =
+            parsed.unwrap_or_else(|| String::from_utf8_lossy(bytes).into_owned().into());
+    }
+    value
+}

@@ -1,0 +1,325 @@
+//! `semel migrate`, `relay`, `status`, `events` and `dead`, as their users run them.
+
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sqlx::{Connection, SqliteConnection};
+use tempfile::TempDir;
+
+/// A folder with a database, a configuration, and a file that events go to.
+struct Shop {
+    folder: TempDir,
+}
+
+impl Shop {
+    fn new() -> Self {
+        let shop = Self { folder: tempfile::tempdir().unwrap() };
+        shop.configure("");
+        shop.expect(0, &["migrate", "up", "--database", "sqlite://shop.db"]);
+        shop
+    }
+
+    /// The usual configuration with a line more in its pipeline.
+    fn configure(&self, line: &str) {
+        let text = format!(
+            "[source.orders]\nurl = \"sqlite://shop.db\"\n[sink.out]\ntype = \"file\"\n\
+             path = \"events.ndjson\"\n[pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\n{line}\n"
+        );
+        self.write_config(&text);
+    }
+
+    fn write_config(&self, text: &str) {
+        fs::write(self.file("semel.toml"), text).unwrap();
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        command.args(arguments).current_dir(self.folder.path());
+        command
+    }
+
+    /// Runs a command that must end with this code; gives its standard output.
+    fn expect(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", all(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs a command that must fail with this code; gives its message.
+    fn refused(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", all(&output));
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let arguments = [arguments, &["--output", "json"]].concat();
+        serde_json::from_str(&self.expect(0, &arguments)).unwrap()
+    }
+
+    /// Plain SQL, as a service in any language would write it.
+    fn insert(&self, aggregate: &str, payload: &str) {
+        let sql = "INSERT INTO semel_outbox (aggregate_type, aggregate_id, event_type, payload) \
+                   VALUES ('order', ?, 'OrderPlaced', ?)";
+        let url = format!("sqlite://{}", self.file("shop.db").display());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = SqliteConnection::connect(&url).await.unwrap();
+            let insert = sqlx::query(sql).bind(aggregate).bind(payload);
+            insert.execute(&mut connection).await.unwrap();
+        });
+    }
+
+    fn published(&self) -> Vec<Value> {
+        lines(&fs::read_to_string(self.file("events.ndjson")).unwrap_or_default())
+    }
+}
+
+fn all(output: &Output) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn payloads(events: &[Value]) -> Vec<i64> {
+    events.iter().map(|event| event["payload"].as_i64().unwrap()).collect()
+}
+
+#[test]
+fn what_is_inserted_is_published_once_and_in_order() {
+    let shop = Shop::new();
+    for number in 0..5 {
+        shop.insert("42", &number.to_string());
+    }
+    assert_eq!(shop.json(&["status"])[0]["pending"], 5);
+    shop.expect(0, &["relay", "--drain"]);
+    shop.expect(0, &["relay", "--config", "semel.toml", "--drain"]);
+
+    let events = shop.published();
+    assert_eq!(payloads(&events), [0, 1, 2, 3, 4]);
+    let fields: BTreeSet<_> = events[0].as_object().unwrap().keys().map(String::as_str).collect();
+    let promised = [
+        "id",
+        "topic",
+        "key",
+        "aggregate_type",
+        "aggregate_id",
+        "event_type",
+        "payload",
+        "headers",
+        "created_at",
+    ];
+    assert_eq!(fields, BTreeSet::from(promised));
+    assert_eq!((&events[0]["topic"], &events[0]["key"]), (&"order.events".into(), &"42".into()));
+
+    let status = shop.json(&["status"]);
+    assert_eq!((&status[0]["pending"], &status[0]["published"]), (&0.into(), &5.into()));
+    assert!(shop.expect(0, &["status"]).contains("PUBLISHED"));
+}
+
+#[test]
+fn standard_output_has_events_and_nothing_else() {
+    let shop = Shop::new();
+    shop.insert("42", "7");
+    shop.write_config(
+        "[source.orders]\nurl = \"${URL}\"\n[sink.out]\ntype = \"stdout\"\n\
+         [pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\ntopic = \"{event_type}\"\n",
+    );
+    let output =
+        shop.command(&["relay", "--drain"]).env("URL", "sqlite://shop.db").output().unwrap();
+    assert!(output.status.success(), "{}", all(&output));
+    let events = lines(&String::from_utf8(output.stdout).unwrap());
+    assert_eq!((payloads(&events), &events[0]["topic"]), (vec![7], &"OrderPlaced".into()));
+}
+
+#[test]
+fn a_dead_letter_holds_its_aggregate_until_it_is_retried_or_discarded() {
+    let shop = Shop::new();
+    shop.configure("topic = \"{header.tenant}\"");
+    for (aggregate, number) in [("a", "1"), ("a", "2"), ("b", "3"), ("b", "4")] {
+        shop.insert(aggregate, number);
+    }
+    shop.expect(1, &["relay", "--drain"]);
+    assert!(shop.published().is_empty());
+
+    let dead = shop.json(&["dead", "list"]);
+    assert_eq!(dead["events"].as_array().unwrap().len(), 2, "one per aggregate: {dead}");
+    let status = shop.json(&["status"]);
+    assert_eq!((&status[0]["dead"], &status[0]["parked_aggregates"]), (&2.into(), &2.into()));
+    let id = dead["events"][0]["id"].as_str().unwrap();
+    let shown = shop.expect(0, &["dead", "show", id, "--payload"]);
+    assert!(shown.contains("tenant") && shown.contains("\n1\n"), "{shown}");
+    assert!(!shop.expect(0, &["dead", "show", id]).contains("\n1\n"), "payloads only on demand");
+
+    shop.configure("");
+    assert_eq!(shop.json(&["dead", "discard", id, "--dry-run"])["discarded"], 1);
+    assert_eq!(shop.json(&["status"])[0]["dead"], 2, "a dry run changes nothing");
+    assert_eq!(shop.json(&["dead", "discard", id])["discarded"], 1);
+    assert_eq!(shop.json(&["dead", "discard", id])["discarded"], 0);
+    let all = ["dead", "retry", "--all", "--aggregate", "b"];
+    assert_eq!(shop.json(&[&all[..], &["--dry-run"]].concat())["retried"], 1);
+    assert_eq!(shop.json(&all)["retried"], 1);
+    shop.expect(0, &["relay", "--drain"]);
+
+    let mut published = payloads(&shop.published());
+    published.sort_unstable();
+    assert_eq!(published, [2, 3, 4]);
+    let b = shop.published().into_iter().filter(|event| event["key"] == "b").collect::<Vec<_>>();
+    assert_eq!(payloads(&b), [3, 4], "order within the aggregate");
+}
+
+#[test]
+fn events_are_listed_in_pages_by_what_they_are() {
+    let shop = Shop::new();
+    for number in 0..5 {
+        shop.insert(&number.to_string(), "0");
+    }
+    let first = shop.json(&["events", "list", "--limit", "3", "--state", "pending"]);
+    assert_eq!(first["events"].as_array().unwrap().len(), 3);
+    let next = first["next"].to_string();
+    let second = shop.json(&["events", "list", "--limit", "3", "--after", &next]);
+    assert_eq!(second["events"].as_array().unwrap().len(), 2);
+    assert!(second["next"].is_null());
+    let one = shop.json(&["events", "list", "--aggregate", "3", "--type", "OrderPlaced"]);
+    assert_eq!(one["events"][0]["aggregate_id"], "3");
+    let text = shop.expect(0, &["events", "list", "--limit", "1"]);
+    assert!(text.contains("order/0") && text.contains("--after"), "{text}");
+    let unknown = "00000000-0000-7000-8000-000000000000";
+    assert!(shop.refused(1, &["events", "show", unknown]).contains("E-EVENT-UNKNOWN"));
+}
+
+#[cfg(unix)]
+#[test]
+fn sigterm_ends_it_well_and_kill_loses_nothing() {
+    const EVENTS: usize = 60;
+    let shop = Shop::new();
+    let mut relay = start(&shop);
+    for number in 0..EVENTS {
+        shop.insert(&(number % 3).to_string(), &number.to_string());
+        if number % 10 == 9 {
+            relay.kill().unwrap(); // SIGKILL
+            relay.wait().unwrap();
+            relay = start(&shop);
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while distinct(&shop.published()).values().map(Vec::len).sum::<usize>() < EVENTS {
+        assert!(Instant::now() < deadline, "{} lines", shop.published().len());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let terminated = Command::new("kill").args(["-TERM", &relay.id().to_string()]).status();
+    assert!(terminated.unwrap().success());
+    assert_eq!(relay.wait().unwrap().code(), Some(0));
+    for numbers in distinct(&shop.published()).values() {
+        assert!(numbers.is_sorted(), "order within an aggregate: {numbers:?}");
+    }
+}
+
+#[cfg(unix)]
+fn start(shop: &Shop) -> Child {
+    shop.command(&["relay"]).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// What arrived first of each event, by aggregate.
+#[cfg(unix)]
+fn distinct(events: &[Value]) -> BTreeMap<String, Vec<i64>> {
+    let mut seen = BTreeSet::new();
+    let mut lanes: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+    for event in events {
+        if seen.insert(event["id"].to_string()) {
+            let lane = lanes.entry(event["key"].to_string()).or_default();
+            lane.push(event["payload"].as_i64().unwrap());
+        }
+    }
+    lanes
+}
+
+#[test]
+fn mistakes_are_named_with_what_they_mean_and_what_to_run() {
+    let shop = Shop::new();
+    shop.configure("topc = \"orders\"\nform = \"x\"");
+    let message = shop.refused(78, &["relay"]);
+    let parts = [
+        "error[E-CONFIG]  2 mistakes in semel.toml",
+        "semel.toml:9  [pipeline.orders] has no key \"topc\"; did you mean \"topic\"?",
+        "semel.toml:10  [pipeline.orders] has no key \"form\"; did you mean \"from\"?",
+        "effect  nothing was started",
+        "run     correct the lines",
+    ];
+    for part in parts {
+        assert!(message.contains(part), "{part} is not in\n{message}");
+    }
+
+    let message = shop.refused(78, &["relay", "--config", "missing.toml"]);
+    assert!(message.contains("E-CONFIG-READ") && message.contains("--config FILE"), "{message}");
+}
+
+#[test]
+fn a_database_that_is_not_ready_says_how_to_make_it_ready() {
+    let shop = Shop { folder: tempfile::tempdir().unwrap() };
+    shop.configure("");
+    for command in ["relay", "status"] {
+        let message = shop.refused(78, &[command]);
+        assert!(message.contains("E-SQLITE-ACCESS"), "{message}");
+    }
+    assert!(!shop.file("shop.db").exists(), "a mistyped name must not make a file");
+
+    fs::write(shop.file("shop.db"), "").unwrap();
+    for command in ["relay", "status"] {
+        let message = shop.refused(78, &[command]);
+        assert!(message.contains("semel migrate up"), "{message}");
+        assert!(message.contains("no event is lost"), "{message}");
+    }
+    let database = ["--database", "sqlite://shop.db"];
+    let status = shop.expect(1, &[&["migrate", "status"], &database[..]].concat());
+    assert!(status.contains("missing 0001_tables"), "{status}");
+    let up = shop.expect(0, &[&["migrate", "up"], &database[..]].concat());
+    assert!(up.contains("applied 0001_tables"), "{up}");
+    shop.expect(0, &[&["migrate", "up"], &database[..]].concat());
+    shop.expect(0, &[&["migrate", "status"], &database[..]].concat());
+    let sql = shop.expect(0, &[&["migrate", "sql"], &database[..]].concat());
+    assert!(sql.contains("CREATE TABLE semel_outbox"), "{sql}");
+
+    let message = shop.refused(78, &["migrate", "up", "--database", "oracle://me:secret@db"]);
+    assert!(message.contains("sqlite://") && !message.contains("secret"), "{message}");
+    fs::write(shop.file("noise.db"), "this is not a database at all, not even a small one")
+        .unwrap();
+    shop.refused(78, &["migrate", "status", "--database", "sqlite://noise.db"]);
+}
+
+#[test]
+fn several_pipelines_have_to_be_told_apart() {
+    let shop = Shop::new();
+    let pipeline = |name| format!("[pipeline.{name}]\nfrom = \"orders\"\nto = \"{name}\"\n");
+    let sink = |name| format!("[sink.{name}]\ntype = \"file\"\npath = \"{name}.ndjson\"\n");
+    let source = "[source.orders]\nurl = \"sqlite://shop.db\"\n".to_owned();
+    let both = [sink("a"), sink("b"), pipeline("a"), pipeline("b")].concat();
+    shop.write_config(&(source + &both));
+    shop.insert("42", "1");
+    shop.expect(0, &["relay", "--drain"]);
+    for name in ["a.ndjson", "b.ndjson"] {
+        assert_eq!(line_count(&shop.file(name)), 1, "each pipeline has every event");
+    }
+    let message = shop.refused(78, &["events", "list"]);
+    assert!(message.contains("--pipeline: a, b"), "{message}");
+    let listed = shop.json(&["events", "list", "--pipeline", "b"]);
+    assert_eq!(listed["events"][0]["state"], "published");
+    assert_eq!(shop.json(&["status"]).as_array().unwrap().len(), 2);
+}
+
+fn line_count(path: &Path) -> usize {
+    fs::read_to_string(path).expect("a file of events").lines().count()
+}
