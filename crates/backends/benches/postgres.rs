@@ -2,7 +2,7 @@
 //! rows in the same run. `cargo bench -p semel-backends --features postgres --bench postgres`
 //!
 //! The server is that of `SEMEL_TEST_POSTGRES_URL`; the tables are made anew in its database
-//! `semel_bench`. Arguments: events (500000), payload bytes (200), rounds (3).
+//! `semel_bench`. Arguments: events (500000), payload bytes (200), rounds (3), batch (100, 1000 and 10000).
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ async fn main() -> Outcomes<()> {
     let count = numbers.next().unwrap_or(500_000);
     let bytes = numbers.next().unwrap_or(200);
     let rounds = numbers.next().unwrap_or(3);
+    let batches = numbers.next().map_or(vec![100, 1_000, 10_000], |batch| vec![batch]);
     let Ok(server) = std::env::var("SEMEL_TEST_POSTGRES_URL") else {
         println!("SEMEL_TEST_POSTGRES_URL is not set: nothing to measure");
         return Ok(());
@@ -28,7 +29,7 @@ async fn main() -> Outcomes<()> {
     fill(&store, count, bytes).await?;
     println!("append in thousands: {}", rate(count, began.elapsed()));
     println!("one event per transaction: {}", commits(&store).await?);
-    for batch in [100, 1_000, 10_000] {
+    for batch in batches {
         let mut drains = Vec::new();
         let mut copies = Vec::new();
         for round in 0..rounds {
@@ -36,6 +37,10 @@ async fn main() -> Outcomes<()> {
             copies.push(copy(&store).await?);
         }
         let (drain, copy) = (median(drains), median(copies));
+        println!("bare {:?}", bare(&store).await?);
+        println!("bare {:?}", bare(&store).await?);
+        println!("bare copy {:?}", bare_copy(&store).await?);
+        println!("bare copy {:?}", bare_copy(&store).await?);
         println!(
             "drain in batches of {batch}: {} ({:.2} of COPY, {})",
             rate(count, drain),
@@ -113,9 +118,37 @@ async fn copy(store: &PostgresStore) -> Outcomes<Duration> {
     Ok(began.elapsed())
 }
 
+async fn bare(store: &PostgresStore) -> Outcomes<String> {
+    let mut connection = store.pool().acquire().await?;
+    let began = Instant::now();
+    let mut after = 0_i64; let mut n = 0;
+    loop {
+        let mut rows = sqlx::query("select seq, id, aggregate_type, aggregate_id, event_type, payload, payload_bytes, content_type, headers::text, idempotency_key, created_at, available_at from semel.outbox where seq > $1 order by seq limit 10000").bind(after).fetch(&mut *connection);
+        let mut c = 0;
+        while let Some(row) = rows.try_next().await? { c += 1; after = sqlx::Row::get(&row, 0); }
+        n += c;
+        if c == 0 { break }
+    }
+    Ok(rate(n, began.elapsed()))
+}
+async fn bare_copy(store: &PostgresStore) -> Outcomes<String> {
+    let mut connection = store.pool().acquire().await?;
+    let began = Instant::now();
+    let mut after = 0_i64; let mut n = 0;
+    loop {
+        let mut rows = connection.copy_out_raw(&format!("copy (select seq, id, aggregate_type, aggregate_id, event_type, payload, payload_bytes, content_type, headers::text, idempotency_key, created_at, available_at from semel.outbox where seq > {after} order by seq limit 10000) to stdout (format binary)")).await?;
+        let mut c = 0;
+        while let Some(row) = rows.try_next().await? { if row.len() > 30 { c += 1; let o = if c == 1 {19} else {0}; let _ = o; let i = row.len().min(30); let _ = i; after = i64::from_be_bytes(row[o+6..o+14].try_into()?); } }
+        n += c;
+        if c == 0 { break }
+    }
+    Ok(rate(n, began.elapsed()))
+}
+
 async fn empty_poll(store: &PostgresStore) -> Outcomes<Duration> {
     const POLLS: u32 = 1_000;
-    let mut source = store.source("10000 0").await?;
+    drain(store, "idle", 10_000).await?;
+    let mut source = store.source("idle").await?;
     let began = Instant::now();
     for _ in 0..POLLS {
         source.next_batch(Limit::default()).await?;
@@ -127,7 +160,7 @@ async fn empty_poll(store: &PostgresStore) -> Outcomes<Duration> {
 async fn under_an_idle_snapshot(store: &PostgresStore) -> Outcomes<()> {
     let mut idle = store.pool().begin_with("begin isolation level repeatable read").await?;
     sqlx::query("select count(*) from semel.cursor").execute(&mut *idle).await?;
-    let mut source = store.source("10000 0").await?;
+    let mut source = store.source("idle").await?;
     for part in 1..=5 {
         const EVENTS: u32 = 2_000;
         fill(store, EVENTS as usize, 200).await?;

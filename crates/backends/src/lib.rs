@@ -8,8 +8,9 @@
 //! | `config`, `store` | settings and connections |
 //! | `schema`, `migrations/` | the tables and their versions |
 //! | `outbox`, `row` | [`OutboxWriter`](semel_core::OutboxWriter), and reading a row back |
-//! | `poll`, `parking` | [`Source`](semel_core::Source), and what left its straight path |
-//! | `inbox`, `keys`, `admin` | the other stores of `semel-core` |
+//! | `poll`, `round`, `settle` | [`Source`](semel_core::Source): a look at the tables, and the way back |
+//! | `parking` | what left the straight path of a source |
+//! | `inbox`, `keys`, `admin`, `view` | the other stores of `semel-core` |
 //! | `sink`, `subscription` | the two ends of a broker |
 //! | `error` | which error of the client library is which [`Fault`](semel_core::Fault) |
 

@@ -80,8 +80,10 @@ impl Shop {
         });
     }
 
+    /// The whole lines so far: a relay may be in the middle of another.
     fn published(&self) -> Vec<Value> {
-        lines(&fs::read_to_string(self.file("events.ndjson")).unwrap_or_default())
+        let text = fs::read_to_string(self.file("events.ndjson")).unwrap_or_default();
+        lines(text.rsplit_once('\n').map_or("", |(whole, _)| whole))
     }
 }
 
@@ -209,17 +211,14 @@ fn sigterm_ends_it_well_and_kill_loses_nothing() {
     let mut relay = start(&shop);
     for number in 0..EVENTS {
         shop.insert(&(number % 3).to_string(), &number.to_string());
-        if number % 10 == 9 {
+        if number % 10 == 5 {
+            wait_for(&shop, number / 2);
             relay.kill().unwrap(); // SIGKILL
             relay.wait().unwrap();
             relay = start(&shop);
         }
     }
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while distinct(&shop.published()).values().map(Vec::len).sum::<usize>() < EVENTS {
-        assert!(Instant::now() < deadline, "{} lines", shop.published().len());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for(&shop, EVENTS);
     let terminated = Command::new("kill").args(["-TERM", &relay.id().to_string()]).status();
     assert!(terminated.unwrap().success());
     assert_eq!(relay.wait().unwrap().code(), Some(0));
@@ -231,6 +230,16 @@ fn sigterm_ends_it_well_and_kill_loses_nothing() {
 #[cfg(unix)]
 fn start(shop: &Shop) -> Child {
     shop.command(&["relay"]).stderr(Stdio::null()).spawn().unwrap()
+}
+
+/// Waits until so many events arrived.
+#[cfg(unix)]
+fn wait_for(shop: &Shop, events: usize) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while distinct(&shop.published()).values().map(Vec::len).sum::<usize>() < events {
+        assert!(Instant::now() < deadline, "{} lines", shop.published().len());
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// What arrived first of each event, by aggregate.

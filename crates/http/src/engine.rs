@@ -3,7 +3,7 @@
 //! Whoever asked may go away at any point. Before the operation starts, the claim is given back;
 //! once it has started, it is finished and its result stored, whether or not anybody waits for it.
 
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -87,7 +87,7 @@ impl Engine {
                     return Admission::Replay(stored);
                 }
                 Step::Refuse(refusal) => return Admission::Refused(refusal),
-                Step::Condemn { token } => return self.condemn(job, token).await,
+                Step::Condemn { token } => return self.condemn(job, token).boxed().await,
                 Step::Wait(pause) => sleep(pause).await,
             }
         }
@@ -164,9 +164,10 @@ impl Claimed {
     }
 
     /// Starts the operation. It says what it returned, and what to keep of it.
-    pub(crate) fn start<R, O>(self, tally: Tally, operation: O) -> Started<R>
+    pub(crate) fn start<R, F, O>(self, tally: Tally, operation: F) -> Started<R>
     where
         R: Send + 'static,
+        F: FnOnce(Attempt) -> O + Send + 'static,
         O: Future<Output = (R, Settlement)> + Send + 'static,
     {
         Started(tokio::spawn(run(self, tally, operation).in_current_span()))
@@ -182,24 +183,38 @@ impl<R> Started<R> {
     }
 }
 
-async fn run<R, O>(claimed: Claimed, tally: Tally, operation: O) -> Ended<R>
+async fn run<R, F, O>(claimed: Claimed, tally: Tally, operation: F) -> Ended<R>
 where
+    F: FnOnce(Attempt) -> O,
     O: Future<Output = (R, Settlement)>,
 {
-    let _running = Running::new();
-    // The operation's own state is not looked at again after a panic.
-    let ended = AssertUnwindSafe(operation).catch_unwind().await;
     let Claimed { engine, job, held } = claimed;
-    let Ok((result, settlement)) = ended else {
-        tracing::error!(key = %job.key, "an operation panicked");
-        engine.settle(job, held, after_panic(&job.rules)).await;
-        tally.is(Outcome::Panicked);
-        return Ended::Panicked;
+    let _running = Running::new();
+    let attempt = held.attempt().clone();
+    // The operation's own state is not looked at again after a panic.
+    let ended = match catch_unwind(AssertUnwindSafe(|| operation(attempt))) {
+        Ok(operation) => AssertUnwindSafe(operation).catch_unwind().await,
+        Err(panic) => Err(panic),
+    };
+    let (result, settlement) = match ended {
+        Ok((result, settlement)) => (Some(result), settlement),
+        Err(_) => {
+            tracing::error!(key = %job.key, "an operation panicked");
+            (None, after_panic(&job.rules))
+        }
     };
     let ending = settlement.ending();
     let fate = engine.settle(job, held, settlement).await;
-    tally.is(outcome(ending, &fate));
-    Ended::Returned(result, fate)
+    match result {
+        Some(result) => {
+            tally.is(outcome(ending, &fate));
+            Ended::Returned(result, fate)
+        }
+        None => {
+            tally.is(Outcome::Panicked);
+            Ended::Panicked
+        }
+    }
 }
 
 fn after_panic(rules: &Rules) -> Settlement {

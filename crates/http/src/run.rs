@@ -151,8 +151,7 @@ impl Idempotent {
         let job = Job { key, fingerprint, rules: self.rules };
         let (result, replayed) = match self.engine.admit(job).await {
             Admission::Owner(claimed) => {
-                let attempt = claimed.attempt().clone();
-                let started = claimed.start(tally, async move {
+                let started = claimed.start(tally, |attempt| async move {
                     let result = operation(attempt).await;
                     let settlement = settle(&result);
                     (result, settlement)

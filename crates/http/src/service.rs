@@ -137,16 +137,10 @@ impl<S> IdempotencyService<S> {
         R: http_body::Body<Data = Bytes, Error: Send> + Send + 'static,
     {
         let Self { mut inner, policy, .. } = self;
-        let attempt = claimed.attempt().clone();
-        claimed.start(tally, async move {
+        claimed.start(tally, move |attempt| {
             request.extensions_mut().insert(attempt);
-            match inner.call(request).await {
-                Ok(response) => {
-                    let (response, settlement) = capture::response(&policy, response).await;
-                    (Ok(response), settlement)
-                }
-                Err(error) => (Err(error), Settlement::Release),
-            }
+            let handling = inner.call(request);
+            async move { handled(&policy, handling.await).await }
         })
     }
 
@@ -162,6 +156,23 @@ impl<S> IdempotencyService<S> {
         let mut response = self.inner.call(request).await?.map(Body::from);
         response.headers_mut().insert(STATUS, HeaderValue::from_static("unprotected"));
         Ok(response)
+    }
+}
+
+/// What the handler returned, and what to keep of it.
+async fn handled<R, E>(
+    policy: &Policy,
+    result: Result<Response<R>, E>,
+) -> (Result<Response<Body<R>>, E>, Settlement)
+where
+    R: http_body::Body<Data = Bytes>,
+{
+    match result {
+        Ok(response) => {
+            let (response, settlement) = capture::response(policy, response).await;
+            (Ok(response), settlement)
+        }
+        Err(error) => (Err(error), Settlement::Release),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use semel_core::idempotency::{Claim, Ending, Record, Stored, Token};
 use semel_core::{Failure, Holding};
 use tokio::time::{Instant, sleep};
@@ -92,7 +93,8 @@ impl Engine {
             Settlement::Keep { record, keep, .. } => {
                 match self.store().complete(&job.key, *token, record.clone(), *keep).await? {
                     Holding::Held => Ok(Fate::Settled),
-                    Holding::Lost => self.complete_anew(job, token, record, *keep).await,
+                    // Boxed: it is rare, and would make every task larger.
+                    Holding::Lost => self.complete_anew(job, token, record, *keep).boxed().await,
                 }
             }
         }

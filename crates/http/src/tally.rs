@@ -1,62 +1,48 @@
 //! Counts what became of every keyed request, once each, so that the outcomes add up.
 
+use metrics::{Key, Label, Level, Metadata, with_recorder};
 use semel_core::telemetry::{IDEMPOTENCY_REQUESTS, IDEMPOTENCY_RUNNING};
 
-/// What became of a keyed request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// It ran, and its result was stored.
-    Executed,
-    /// It ran, and the key was released.
-    Released,
-    /// It ran, and only the fact that it did was stored.
-    NotRetained,
-    /// It ran, and the store failed; the result is still being stored.
-    NotStored,
-    /// It ran, lost its lease, and its late result was refused.
-    Fenced,
-    /// It panicked.
-    Panicked,
-    /// It was answered with a stored result.
-    Replayed,
-    /// It was refused: the first is still running.
-    InProgress,
-    /// It was refused: the key belongs to another request.
-    Mismatch,
-    /// It was refused: the first ran, but its result was not retained.
-    Gone,
-    /// It was refused: whether the first took effect is unknown.
-    Uncertain,
-    /// It was refused: the store could not be reached.
-    StoreError,
-    /// It ran without protection, because the store could not be reached.
-    Unprotected,
-    /// It was refused before the store was asked.
-    Rejected,
-    /// Its client went away before there was an answer, and it had not been run.
-    HungUp,
+macro_rules! outcomes {
+    ($($name:ident, $label:literal, $doc:literal;)*) => {
+        /// What became of a keyed request.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Outcome {
+            $(#[doc = $doc] $name),*
+        }
+
+        impl Outcome {
+            /// Made once, so that counting allocates nothing.
+            fn key(self) -> &'static Key {
+                match self {
+                    $(Self::$name => {
+                        static LABELS: [Label; 1] = [Label::from_static_parts("outcome", $label)];
+                        static KEY: Key =
+                            Key::from_static_parts(IDEMPOTENCY_REQUESTS.name, &LABELS);
+                        &KEY
+                    })*
+                }
+            }
+        }
+    };
 }
 
-impl Outcome {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Executed => "executed",
-            Self::Released => "released",
-            Self::NotRetained => "not_retained",
-            Self::NotStored => "not_stored",
-            Self::Fenced => "fenced",
-            Self::Panicked => "panicked",
-            Self::Replayed => "replayed",
-            Self::InProgress => "in_progress",
-            Self::Mismatch => "mismatch",
-            Self::Gone => "gone",
-            Self::Uncertain => "uncertain",
-            Self::StoreError => "store_error",
-            Self::Unprotected => "unprotected",
-            Self::Rejected => "rejected",
-            Self::HungUp => "hung_up",
-        }
-    }
+outcomes! {
+    Executed, "executed", "It ran, and its result was stored.";
+    Released, "released", "It ran, and the key was released.";
+    NotRetained, "not_retained", "It ran, and only the fact that it did was stored.";
+    NotStored, "not_stored", "It ran, and the store failed; the result is still being stored.";
+    Fenced, "fenced", "It ran, lost its lease, and its late result was refused.";
+    Panicked, "panicked", "It panicked.";
+    Replayed, "replayed", "It was answered with a stored result.";
+    InProgress, "in_progress", "It was refused: the first is still running.";
+    Mismatch, "mismatch", "It was refused: the key belongs to another request.";
+    Gone, "gone", "It was refused: the first ran, but its result was not retained.";
+    Uncertain, "uncertain", "It was refused: whether the first took effect is unknown.";
+    StoreError, "store_error", "It was refused: the store could not be reached.";
+    Unprotected, "unprotected", "It ran without protection, because the store could not be reached.";
+    Rejected, "rejected", "It was refused before the store was asked.";
+    HungUp, "hung_up", "Its client went away before there was an answer, and it had not been run.";
 }
 
 /// One keyed request that will be counted, whatever happens to it.
@@ -77,7 +63,8 @@ impl Tally {
 
 impl Drop for Tally {
     fn drop(&mut self) {
-        metrics::counter!(IDEMPOTENCY_REQUESTS.name, "outcome" => self.0.as_str()).increment(1);
+        let metadata = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+        with_recorder(|recorder| recorder.register_counter(self.0.key(), &metadata)).increment(1);
     }
 }
 

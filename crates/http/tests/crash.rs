@@ -1,5 +1,7 @@
 //! Clients that hang up, handlers that panic, processes that die, owners that wake up late.
 
+use std::convert::Infallible;
+use std::future::Ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +10,8 @@ use axum::response::Response;
 use http::StatusCode;
 use semel_core::idempotency::AfterCrash;
 use semel_core::memory::{ManualClock, MemoryKeys};
-use semel_http::{Attempt, Policy};
+use semel_http::{Attempt, IdempotencyLayer, Policy};
+use tower::{Layer, ServiceExt};
 
 use crate::support::*;
 
@@ -105,6 +108,18 @@ async fn a_panic_is_a_500_and_by_default_the_retry_runs() {
     assert_eq!((first.status.as_u16(), first.problem()), (500, "handler-panicked".to_owned()));
     assert_eq!(api.post("k", "").await.status, StatusCode::CREATED);
     assert_eq!(api.runs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_panics_before_it_returns_a_future_is_no_different() {
+    let layer = IdempotencyLayer::new(Arc::new(MemoryKeys::new()), hasty());
+    let service = layer.layer(tower::service_fn(|_| -> Ready<Result<Response, Infallible>> {
+        panic!("on purpose")
+    }));
+    for _ in 0..2 {
+        let response = service.clone().oneshot(post("k", "")).await.unwrap();
+        assert_eq!(response.status().as_u16(), 500, "the key was released");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -102,7 +102,7 @@ macro_rules! read {
                     "case when octet_length(o.payload_bytes) <= $3 then o.payload_bytes end"
                 ),
                 ", nullif(greatest(octet_length(o.payload), octet_length(o.payload_bytes), $3), $3)
-                 from semel.outbox o where ",
+                 from ",
                 $branch,
                 " limit $2)"
             ),+
@@ -112,21 +112,25 @@ macro_rules! read {
 
 /// What a transaction that still runs has written so far is not even looked at.
 const WINDOW: &str = read!(
-    "o.txid >= $4::text::xid8 and o.txid < (select pg_snapshot_xmax(pg_current_snapshot()))
-        order by o.txid, o.seq",
-    "o.txid = any(array(select x from unnest($5::text::xid8[]) as x
-        where pg_visible_in_snapshot(x, pg_current_snapshot())))"
+    "semel.outbox o where o.txid >= $4::text::xid8
+        and o.txid < (select pg_snapshot_xmax(pg_current_snapshot())) order by o.txid, o.seq",
+    "unnest($5::text::xid8[]) as late cross join lateral (
+            select * from semel.outbox o where o.txid = late order by o.seq limit $2) o
+        where pg_visible_in_snapshot(late, pg_current_snapshot())"
 );
 
 /// The functions hide `txid` from the planner, so that nothing but the order of `seq` is left.
 const PAGE: &str = read!(
-    "o.seq > $6 and o.seq <= $7
+    "semel.outbox o where o.seq > $6 and o.seq <= $7
         and pg_visible_in_snapshot(o.txid, (select $5::text::pg_snapshot))
         and not pg_visible_in_snapshot(o.txid, (select $4::text::pg_snapshot))
         order by o.seq"
 );
 
-const THESE: &str = read!("o.seq = any($4)");
+const THESE: &str = read!(
+    "unnest($4::bigint[]) as this cross join lateral (
+        select * from semel.outbox o where o.seq = this) o"
+);
 
 /// Adding zero keeps the planner from looking for the least `seq` from the oldest row on.
 const BOUNDS: &str = "\
@@ -134,9 +138,9 @@ select coalesce(min(seq + 0), 1), coalesce(max(seq + 0), 0) from (
     select seq, txid from semel.outbox
     where txid >= $1::text::xid8 and txid < $2::text::xid8
     union all
-    select seq, txid from semel.outbox where txid = any(array(
-        select x from unnest($3::text::xid8[]) as x
-        where pg_visible_in_snapshot(x, $4::text::pg_snapshot)))
+    select o.seq, o.txid from unnest($3::text::xid8[]) as late
+    cross join lateral (select * from semel.outbox o where o.txid = late offset 0) o
+    where pg_visible_in_snapshot(late, $4::text::pg_snapshot)
 ) w where pg_visible_in_snapshot(txid, (select $4::text::pg_snapshot))";
 
 const PAYLOADS: &str = "\

@@ -71,6 +71,7 @@ impl PostgresSource {
         let mut connection =
             store.pool().acquire().await.map_err(failure("take over the pipeline"))?;
         schema::check(&mut connection).await?;
+        schema::check_order(&mut connection).await?;
         let server = cursor::identity(&mut connection).await?;
         if let Some(events) = rebase(&mut connection, &server).await? {
             tracing::warn!(

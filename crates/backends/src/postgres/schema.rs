@@ -145,6 +145,25 @@ pub(super) async fn check(connection: &mut PgConnection) -> Result<(), Failure> 
     Ok(())
 }
 
+/// Refuses a sequence that hands out numbers in advance: sessions would write out of order.
+pub(super) async fn check_order(connection: &mut PgConnection) -> Result<(), Failure> {
+    let cache: i64 = sqlx::query_scalar(
+        "select seqcache from pg_sequence
+        where seqrelid = pg_get_serial_sequence('semel.outbox', 'seq')::regclass",
+    )
+    .fetch_one(connection)
+    .await
+    .map_err(failure("look at the sequence of semel.outbox"))?;
+    if cache == 1 {
+        return Ok(());
+    }
+    Err(Failure::misconfigured(
+        "E-POSTGRES-SEQUENCE",
+        format!("PostgreSQL: the sequence of semel.outbox caches {cache} numbers in each session, so events of one aggregate can be published out of order"),
+    )
+    .with_fix("run `alter table semel.outbox alter column seq set cache 1`"))
+}
+
 /// The version that is there; 0 when there are no tables.
 async fn version(connection: &mut PgConnection) -> Result<usize, Failure> {
     let failed = || failure("read the schema version");

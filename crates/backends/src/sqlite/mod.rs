@@ -38,6 +38,7 @@ mod keys;
 mod outbox;
 mod parking;
 mod poll;
+mod round;
 mod row;
 mod schema;
 mod settle;

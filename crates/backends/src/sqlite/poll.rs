@@ -1,22 +1,22 @@
 //! [`Source`]: the outbox of one pipeline, read with a cursor.
 
 use std::collections::{BTreeSet, HashSet};
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::TryStreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use semel_core::{
-    Batch, Delivery, Event, Failure, Guarantees, Holding, Limit, Message, Receipt, Settlement,
-    Source, Timestamp, Topic,
+    Batch, Delivery, Failure, Guarantees, Holding, Limit, Message, Receipt, Settlement, Source,
+    Timestamp, Topic,
 };
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
 use tokio::sync::watch;
 
 use super::error::failure;
-use super::parking::{Aside, FreeLanes, Parking, Standing, json, standing};
+use super::parking::{FreeLanes, Parking, Standing, json, standing};
+use super::round::{Found, Round, sort};
 use super::row::{self, AFTER_EVENT, event_columns, stored};
 use super::schema;
 use super::store::{SqliteStore, timestamp};
@@ -192,53 +192,6 @@ impl Source for SqliteSource {
 struct Agenda {
     something_is_due: bool,
     next_retry: Option<Timestamp>,
-}
-
-/// What was found to be handed out or put aside.
-struct Round {
-    limit: Limit,
-    count: usize,
-    bytes: usize,
-    /// In the order in which they are handed out.
-    found: Vec<(u64, Found)>,
-    /// Something was found for which there was no room.
-    more: bool,
-}
-
-enum Found {
-    /// Parked and due, after so many attempts.
-    Parked(u32, Arc<Event>),
-    /// In the log, and free to go.
-    Free(Arc<Event>),
-    /// In the log, and has to wait behind its lane.
-    Held,
-    /// In the log, and has to wait for something else.
-    PutAside(Aside),
-    /// In the log, but settled or parked before.
-    Passed,
-}
-
-impl Round {
-    fn new(limit: Limit) -> Self {
-        Self { limit, count: 0, bytes: 0, found: Vec::new(), more: false }
-    }
-
-    /// How many rows to ask for: one more than there is room for, to know whether there is more.
-    fn rows(&self) -> i64 {
-        stored(self.limit.events.saturating_sub(self.count) as u64).saturating_add(1)
-    }
-
-    /// Takes up the room for an event, if there is any.
-    fn admit(&mut self, event: &Event) -> bool {
-        let bytes = self.bytes.saturating_add(event.size());
-        let room = self.count == 0 || (self.count < self.limit.events && bytes <= self.limit.bytes);
-        if room {
-            self.count += 1;
-            self.bytes = bytes;
-        }
-        self.more |= !room;
-        room
-    }
 }
 
 impl SqliteSource {
@@ -429,26 +382,5 @@ impl SqliteSource {
         }
         self.store.note_handed_out(&self.pipeline, self.epoch, self.watermark.read());
         deliveries
-    }
-}
-
-impl Found {
-    fn aside((seq, found): &(u64, Self)) -> Option<(u64, &Aside)> {
-        if let Self::PutAside(aside) = found { Some((*seq, aside)) } else { None }
-    }
-}
-
-/// What to do with an event of the log.
-fn sort(event: Arc<Event>, fault: Option<Failure>, standing: Standing, now: Timestamp) -> Found {
-    if let Some(fault) = fault {
-        return Found::PutAside(Aside::dead(0, &fault));
-    }
-    match event.available_at {
-        // Due or not: it takes its place when it falls due, and that is not where it was written.
-        Some(time) if time > now || time > event.created_at => {
-            Found::PutAside(Aside::scheduled(time.as_microsecond()))
-        }
-        _ if standing == Standing::Held => Found::Held,
-        _ => Found::Free(event),
     }
 }

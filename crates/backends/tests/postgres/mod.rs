@@ -1,12 +1,43 @@
 //! PostgreSQL: the shared suites, and what is particular to it.
 
+mod admin;
+mod failures;
+mod order;
+mod plain_sql;
+mod restore;
+mod set_up;
+mod snapshots;
+mod storm;
 mod suites;
+mod windows;
 
 use std::thread;
 
-use semel_backends::postgres::{PgPool, PostgresConfig, PostgresStore};
+use semel_backends::postgres::{
+    PgPool, Postgres, PostgresConfig, PostgresSource, PostgresStore, Transaction,
+};
+use semel_core::{Delivery, Event, Limit, Outcome, Settlement, Source};
 use semel_testkit::services::{Service, service};
 use uuid::Uuid;
+
+/// Returns from the test when there is no server; [`service`] has told so.
+macro_rules! database {
+    () => {
+        match $crate::postgres::Database::new().await {
+            Some(database) => database,
+            None => return,
+        }
+    };
+}
+macro_rules! unmigrated {
+    () => {
+        match $crate::postgres::Database::unmigrated().await {
+            Some(database) => database,
+            None => return,
+        }
+    };
+}
+use {database, unmigrated};
 
 /// A database of its own on the test server, dropped in the end.
 pub(crate) struct Database {
@@ -36,12 +67,80 @@ impl Database {
         connect(&self.url()).await
     }
 
+    pub(crate) async fn begin(&self) -> Transaction<'static, Postgres> {
+        self.store.begin().await.unwrap()
+    }
+
+    /// Writes events in one transaction.
+    pub(crate) async fn commit(&self, events: &[Event]) {
+        let mut tx = self.begin().await;
+        self.append(&mut tx, events).await;
+        tx.commit().await.unwrap();
+    }
+
+    pub(crate) async fn append(&self, tx: &mut Transaction<'_, Postgres>, events: &[Event]) {
+        self.store.outbox().append_all(tx, events).await.unwrap();
+    }
+
+    pub(crate) async fn relay(&self) -> Relay {
+        Relay { source: self.store.source("orders").await.unwrap() }
+    }
+
+    pub(crate) async fn run(&self, sql: &str) {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(self.pool()).await.unwrap();
+    }
+
+    /// One number that a query gives.
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
+        sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(self.pool()).await.unwrap()
+    }
+
     pub(crate) fn url(&self) -> String {
         url_of(&self.server, &self.name)
     }
 
     pub(crate) fn pool(&self) -> &PgPool {
         self.store.pool()
+    }
+}
+
+/// A source whose sink confirms everything.
+pub(crate) struct Relay {
+    pub(crate) source: PostgresSource,
+}
+
+impl Relay {
+    /// Delivers all there is, in batches of `events`.
+    pub(crate) async fn deliver_all(&mut self, events: usize) -> Vec<Delivery> {
+        let mut delivered = Vec::new();
+        loop {
+            let batch = self.take(events).await;
+            if batch.is_empty() {
+                return delivered;
+            }
+            self.settle(&batch, |_| Outcome::Delivered).await;
+            delivered.extend(batch);
+        }
+    }
+
+    /// The same, as the aggregate ids.
+    pub(crate) async fn lanes(&mut self) -> Vec<String> {
+        let delivered = self.deliver_all(100).await;
+        delivered.iter().map(|got| got.message.event.aggregate_id.clone()).collect()
+    }
+
+    pub(crate) async fn take(&mut self, events: usize) -> Vec<Delivery> {
+        let limit = Limit { events, ..Limit::default() };
+        self.source.next_batch(limit).await.unwrap().deliveries
+    }
+
+    pub(crate) async fn settle(&mut self, batch: &[Delivery], outcome: impl Fn(&Event) -> Outcome) {
+        let settle = |got: &Delivery| Settlement {
+            receipt: got.receipt,
+            outcome: outcome(&got.message.event),
+        };
+        let settlements: Vec<_> = batch.iter().map(settle).collect();
+        assert!(self.source.settle(&settlements).await.unwrap().is_held());
     }
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use semel_backends::sqlite::{SqliteSource, SqliteStore};
 use semel_core::admin::{AdminStore, Selection, State};
-use semel_core::{Delivery, Event, Holding, Limit, Outcome, Settlement, Source};
+use semel_core::retry::later;
+use semel_core::{Clock, Delivery, Event, Holding, Limit, Outcome, Settlement, Source};
 use semel_testkit::workload::{dead, delivered_numbers, event, events, number, retry, settlements};
 
 use super::Database;
@@ -132,11 +133,7 @@ async fn a_long_lane_goes_on_in_order() {
     let mut source = database.store.source("orders").await.unwrap();
     append(&database.store, &events("a", 0..COUNT)).await;
     let got = ask(&mut source).await;
-    let outcomes = got.iter().map(|got| match number(&got.message.event) {
-        0 => (got.receipt, dead(true)),
-        _ => (got.receipt, Outcome::Released),
-    });
-    assert!(source.settle(&settlements(outcomes)).await.unwrap().is_held());
+    fail_first(&mut source, &got, dead(true)).await;
     assert!(ask(&mut source).await.is_empty());
     let admin = database.store.admin("orders");
     let everything = Selection::Matching(semel_core::admin::Filter::default());
@@ -150,6 +147,44 @@ async fn a_long_lane_goes_on_in_order() {
         seen.extend(delivered_numbers(&got));
     }
     assert_eq!(seen, (1..COUNT).collect::<Vec<_>>());
+}
+
+/// Those behind a failed event may be due already, since an earlier one left: they wait all the same.
+#[tokio::test]
+async fn a_lane_that_fails_again_waits_again() {
+    let database = Database::new().await;
+    let mut source = database.store.source("orders").await.unwrap();
+    append(&database.store, &events("a", 0..5)).await;
+    let got = ask(&mut source).await;
+    let tomorrow = later(database.clock.now(), Duration::from_secs(86_400));
+    fail_first(&mut source, &got, retry(database.clock.now(), 1)).await;
+    let got = ask(&mut source).await;
+    assert_eq!(delivered_numbers(&got), [0]);
+    settle(&mut source, &got, Outcome::Delivered).await;
+    let got = ask(&mut source).await;
+    assert_eq!(delivered_numbers(&got), [1, 2, 3, 4]);
+    fail_first(&mut source, &got, retry(tomorrow, 1)).await;
+    assert!(ask(&mut source).await.is_empty(), "they wait behind number 1");
+    database.clock.advance(Duration::from_secs(86_400));
+    let got = ask(&mut source).await;
+    assert_eq!(delivered_numbers(&got), [1, 2, 3, 4]);
+    assert_eq!((got[0].message.attempt, got[1].message.attempt), (2, 1));
+}
+
+/// What is released beside a failed lane comes again at once, also if its own lane is free.
+#[tokio::test]
+async fn released_events_of_free_lanes_come_again_at_once() {
+    let database = Database::new().await;
+    let mut source = database.store.source("orders").await.unwrap();
+    append(&database.store, &[event("a", 0), event("b", 10), event("a", 1), event("b", 11)]).await;
+    let got = ask(&mut source).await;
+    fail_first(&mut source, &got, dead(true)).await;
+    assert_eq!(delivered_numbers(&ask(&mut source).await), [10, 11]);
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM semel_parked")
+        .fetch_one(database.store.pool())
+        .await
+        .unwrap();
+    assert_eq!(count, 2, "only the failed lane is parked");
 }
 
 /// A call that is dropped while it takes parked events does not keep them.
@@ -236,6 +271,13 @@ async fn append(store: &SqliteStore, events: &[Event]) {
 async fn ask(source: &mut SqliteSource) -> Vec<Delivery> {
     let limit = Limit { events: 10_000, bytes: usize::MAX };
     source.next_batch(limit).await.unwrap().deliveries
+}
+
+/// The first fails, the others were not tried.
+async fn fail_first(source: &mut SqliteSource, got: &[Delivery], outcome: Outcome) {
+    let outcomes = std::iter::once(outcome).chain(std::iter::repeat(Outcome::Released));
+    let settled = settlements(got.iter().map(|got| got.receipt).zip(outcomes));
+    assert_eq!(source.settle(&settled).await.unwrap(), Holding::Held);
 }
 
 async fn settle(source: &mut SqliteSource, got: &[Delivery], outcome: Outcome) {

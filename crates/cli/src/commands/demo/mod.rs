@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use semel_core::memory::MemoryBroker;
-use semel_core::{Failure, Sink, Source, Timestamp};
+use semel_core::{Clock, Failure, Sink, Source, SystemClock};
 use semel_relay::{Consumer, Relay, Routed, Settings, Stop, Stopper};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
@@ -48,7 +48,7 @@ pub(crate) async fn run(options: &DemoOptions) -> Result<Exit, Problem> {
 }
 
 async fn play(options: &DemoOptions) -> Result<Exit, Failure> {
-    let (start, started_at) = (Instant::now(), Timestamp::now());
+    let (start, started_at) = (Instant::now(), SystemClock.now());
     let (close, closing) = watch::channel(false);
     let stage = Arc::new(Stage::set_up(options, closing).await?);
     let mut view = View::new(start);

@@ -257,9 +257,10 @@ What you saw
   The consumers died {consumers} times; message id and effect share a transaction (the inbox), so a
   message that came again was dropped ({dropped} were), and nothing took effect twice.
 Try next
-  semel demo --orders 5000 --faults many    more of everything
-  semel demo --seed 7                       other orders, other moments
-  semel demo --keep                         leave it running and look into the databases
+  semel demo --orders 5000 --faults many          more of everything; --seed 7: other moments
+  semel demo --keep                               leave it running and look into the databases
+  semel migrate up --database sqlite://shop.db    the tables in a database of your own
+  semel relay --help                              publish from there
 ",
         rolled_back = grouped(findings.rolled_back),
         relay = grouped(damage.of("relay")),

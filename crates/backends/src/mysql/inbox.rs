@@ -1,0 +1,126 @@
+//! [`InboxStore`]: the messages each consumer has taken effect for.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel_core::inbox::{InboxStore, Seen};
+use semel_core::{EventId, Failure};
+use sqlx::{MySql, Transaction};
+
+use super::error::failure;
+use super::store::{MysqlStore, changed, count, micros};
+
+/// The table `semel_inbox`. Made by [`MysqlStore::inbox`].
+///
+/// The insert is the lock: of two transactions that record the same id the second waits in
+/// [`record`](InboxStore::record) until the first ends, or for `innodb_lock_wait_timeout`.
+///
+/// ```no_run
+/// use semel_backends::mysql::MysqlConfig;
+/// use semel_core::inbox::{InboxStore, Seen};
+///
+/// # async fn run() -> Result<(), semel_core::Failure> {
+/// let store = MysqlConfig::new("mysql://shop:secret@localhost/shop")?.connect().await?;
+/// let (inbox, id) = (store.inbox(), semel_core::EventId::now());
+/// let mut tx = inbox.begin().await?;
+/// assert_eq!(inbox.record(&mut tx, "payments", id).await?, Seen::First);
+/// inbox.commit(tx).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MysqlInbox {
+    store: MysqlStore,
+}
+
+impl MysqlInbox {
+    pub(super) fn new(store: MysqlStore) -> Self {
+        Self { store }
+    }
+}
+
+/// A duplicate is changed, not refused: that takes an exclusive lock, where the shared ones of two
+/// refused inserts would deadlock once the first rolls back. And what a transaction has changed it
+/// can read, at any isolation level.
+const RECORD: &str = "INSERT INTO semel_inbox (consumer, message_id, processed_at) \
+    VALUES (?, ?, utc_timestamp(6)) ON DUPLICATE KEY UPDATE repeats = repeats + 1";
+
+/// What the server says it changed when it inserted; it says 2 when it updated.
+const INSERTED: u64 = 1;
+
+const RESULT: &str = "SELECT result FROM semel_inbox WHERE consumer = ? AND message_id = ?";
+
+const STORE: &str = "UPDATE semel_inbox SET result = ? WHERE consumer = ? AND message_id = ?";
+
+const FORGET: &str = "DELETE FROM semel_inbox \
+    WHERE processed_at < utc_timestamp(6) - INTERVAL ? MICROSECOND ORDER BY processed_at LIMIT ?";
+
+impl InboxStore for MysqlInbox {
+    type Tx<'c> = Transaction<'c, MySql>;
+
+    async fn begin(&self) -> Result<Transaction<'static, MySql>, Failure> {
+        self.store.begin().await
+    }
+
+    async fn record(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &str,
+        id: EventId,
+    ) -> Result<Seen, Failure> {
+        let id = id.as_uuid().as_bytes().as_slice();
+        let recorded = sqlx::query(RECORD)
+            .bind(consumer)
+            .bind(id)
+            .execute(&mut **tx)
+            .await
+            .map_err(failure("record a message"))?;
+        if recorded.rows_affected() == INSERTED {
+            return Ok(Seen::First);
+        }
+        let result: Option<Vec<u8>> = sqlx::query_scalar(RESULT)
+            .bind(consumer)
+            .bind(id)
+            .fetch_one(&mut **tx)
+            .await
+            .map_err(failure("read a stored result"))?;
+        Ok(Seen::Duplicate { result: result.map(Bytes::from) })
+    }
+
+    async fn store_result(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &str,
+        id: EventId,
+        result: Bytes,
+    ) -> Result<(), Failure> {
+        sqlx::query(STORE)
+            .bind(result.as_ref())
+            .bind(consumer)
+            .bind(id.as_uuid().as_bytes().as_slice())
+            .execute(&mut **tx)
+            .await
+            .map_err(failure("store a result"))
+            .map(drop)
+    }
+
+    async fn commit(&self, tx: Self::Tx<'static>) -> Result<(), Failure> {
+        tx.commit().await.map_err(failure("commit"))
+    }
+
+    async fn rollback(&self, tx: Self::Tx<'static>) {
+        // A connection that cannot roll back is closed by the pool, which has the same effect.
+        tx.rollback().await.ok();
+    }
+
+    async fn forget(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
+        let mut tx = self.store.begin().await?;
+        let forgotten = sqlx::query(FORGET)
+            .bind(micros(age))
+            .bind(count(limit))
+            .execute(&mut *tx)
+            .await
+            .map_err(failure("forget old messages"))?;
+        tx.commit().await.map_err(failure("forget old messages"))?;
+        Ok(changed(forgotten.rows_affected()))
+    }
+}

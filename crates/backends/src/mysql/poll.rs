@@ -1,0 +1,247 @@
+//! [`Source`]: the outbox of one pipeline, read with a cursor over positions.
+
+use std::collections::{BTreeSet, HashSet};
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use semel_core::{
+    Batch, Failure, Guarantees, Holding, Limit, Settlement, Source, Timestamp, Topic,
+};
+use sqlx::MySqlConnection;
+use tokio::sync::watch;
+
+use super::error::failure;
+use super::parking::Parking;
+use super::position::number_committed;
+use super::round::Round;
+use super::row::as_micros;
+use super::schema;
+use super::store::{MysqlStore, timestamp};
+use crate::watermark::{Frontier, Watermark};
+
+/// The outbox as a source for one pipeline. Made by [`MysqlStore::source`].
+///
+/// Several pipelines read the same outbox, each with a cursor of its own. Whoever opens a pipeline
+/// owns it: the epoch in its cursor row goes up, and everything an earlier owner still tries is
+/// answered with [`Holding::Lost`].
+///
+/// An event is numbered once, for all pipelines. Confirming a batch is one UPDATE of one row,
+/// however large the batch is. An empty poll is one query.
+///
+/// ```no_run
+/// use semel_backends::mysql::MysqlConfig;
+/// use semel_core::{Limit, Outcome, Settlement, Source};
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MysqlConfig::new("mysql://shop:secret@localhost/shop")?.connect().await?;
+/// let mut source = store.source("orders").await?;
+/// for got in source.next_batch(Limit::default()).await?.deliveries {
+///     let settlement = Settlement { receipt: got.receipt, outcome: Outcome::Delivered };
+///     assert!(source.settle(&[settlement]).await?.is_held());
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct MysqlSource {
+    pub(super) store: MysqlStore,
+    changes: watch::Receiver<()>,
+    pub(super) pipeline: String,
+    pub(super) epoch: u64,
+    pub(super) topic: Topic,
+    /// The rows that were read from the log and are not settled.
+    pub(super) watermark: Watermark,
+    /// Of those, the ones to be offered again.
+    pub(super) again: BTreeSet<u64>,
+    /// Parked rows in flight.
+    pub(super) taken: HashSet<u64>,
+    /// Whether rows may be marked as taken in the table that `taken` does not have, because a call
+    /// ended half-way.
+    pub(super) unsure: bool,
+    /// When the progress was last recorded.
+    pub(super) recorded_at: Option<Timestamp>,
+    /// How large an event is, about: so that no more is asked for than there is room for.
+    pub(super) average: usize,
+}
+
+/// The longest name of a pipeline.
+const NAME_CHARS: usize = 100;
+
+const TAKE_OVER: &str = "INSERT INTO semel_cursor (pipeline, position, ahead, epoch, moved_at) \
+    VALUES (?, 0, '[]', 1, utc_timestamp(6)) \
+    ON DUPLICATE KEY UPDATE epoch = epoch + 1, handed_out = position";
+
+const CURSOR: &str = "SELECT epoch, position, ahead FROM semel_cursor WHERE pipeline = ?";
+
+/// Locks the cursor, if it is still ours.
+const OWN: &str = "SELECT 1 FROM semel_cursor WHERE pipeline = ? AND epoch = ? FOR UPDATE";
+
+/// Whether something in `state` is due.
+macro_rules! is_due {
+    ($state:literal) => {
+        concat!(
+            "EXISTS (SELECT 1 FROM semel_parked p WHERE p.pipeline = c.pipeline AND p.state = '",
+            $state,
+            "' AND p.taken = 0 AND p.due <= utc_timestamp(6))"
+        )
+    };
+}
+
+/// What there is to do, if the cursor is still ours.
+const LOOK: &str = concat!(
+    "SELECT ",
+    is_due!("failed"),
+    " OR ",
+    is_due!("waiting"),
+    ", ",
+    is_due!("scheduled"),
+    ", (SELECT ",
+    as_micros!("p.retry_at"),
+    " FROM semel_parked p WHERE p.pipeline = c.pipeline AND p.state = 'failed' AND p.taken = 0 \
+         AND p.due > utc_timestamp(6) ORDER BY p.due LIMIT 1), \
+     EXISTS (SELECT 1 FROM semel_outbox FORCE INDEX (semel_outbox_position) WHERE position = 0) \
+     FROM semel_cursor c WHERE c.pipeline = ? AND c.epoch = ?"
+);
+
+/// What there is to do.
+struct Agenda {
+    something_is_due: bool,
+    next_retry: Option<Timestamp>,
+    /// Rows have committed that nobody has numbered.
+    something_is_new: bool,
+}
+
+impl MysqlSource {
+    pub(super) async fn open(store: MysqlStore, pipeline: &str) -> Result<Self, Failure> {
+        if pipeline.chars().count() > NAME_CHARS {
+            let what = format!("MySQL: the pipeline {pipeline:?} has too long a name");
+            return Err(Failure::misconfigured("E-PIPELINE-NAME", what)
+                .with_fix(format!("use at most {NAME_CHARS} characters")));
+        }
+        let failed = || failure("take over the pipeline");
+        let mut tx = store.begin().await?;
+        schema::check(&mut tx).await?;
+        sqlx::query(TAKE_OVER).bind(pipeline).execute(&mut *tx).await.map_err(failed())?;
+        let (epoch, position, ahead): (u64, u64, String) =
+            sqlx::query_as(CURSOR).bind(pipeline).fetch_one(&mut *tx).await.map_err(failed())?;
+        Parking { pipeline }.free_all_but(&mut tx, &[]).await?;
+        tx.commit().await.map_err(failed())?;
+        let ahead = serde_json::from_str(&ahead).map_err(|error| {
+            Failure::misconfigured("E-MYSQL-CURSOR", format!("MySQL: cursor of {pipeline:?}"))
+                .with_source(error)
+        })?;
+        Ok(Self {
+            changes: store.changes(),
+            pipeline: pipeline.to_owned(),
+            epoch,
+            topic: Topic::from("outbox"),
+            watermark: Watermark::resume(Frontier { position, ahead }),
+            again: BTreeSet::new(),
+            taken: HashSet::new(),
+            unsure: false,
+            recorded_at: None,
+            average: 1024,
+            store,
+        })
+    }
+
+    pub(super) fn parking(&self) -> Parking<'_> {
+        Parking { pipeline: &self.pipeline }
+    }
+
+    /// Whether this source is the owner, and stays it until the transaction ends.
+    pub(super) async fn owns(&self, connection: &mut MySqlConnection) -> Result<bool, Failure> {
+        sqlx::query(OWN)
+            .bind(&self.pipeline)
+            .bind(self.epoch)
+            .fetch_optional(connection)
+            .await
+            .map_err(failure("look who owns the pipeline"))
+            .map(|row| row.is_some())
+    }
+
+    /// Whether this source is the owner still, and what there is to do.
+    async fn look(&mut self) -> Result<Option<Agenda>, Failure> {
+        if self.unsure {
+            self.tidy().await?;
+        }
+        let found: Option<(bool, bool, Option<i64>, bool)> = sqlx::query_as(LOOK)
+            .bind(&self.pipeline)
+            .bind(self.epoch)
+            .fetch_optional(self.store.pool())
+            .await
+            .map_err(failure("look for events"))?;
+        let Some((due, scheduled, next_retry, something_is_new)) = found else {
+            return Ok(None);
+        };
+        if scheduled {
+            self.tidy().await?;
+        }
+        let something_is_due = due || scheduled;
+        let next_retry = next_retry.map(timestamp);
+        Ok(Some(Agenda { something_is_due, next_retry, something_is_new }))
+    }
+
+    /// Puts the parked table in order before it is read.
+    async fn tidy(&mut self) -> Result<(), Failure> {
+        let mut tx = self.store.begin().await?;
+        if self.owns(&mut tx).await? {
+            let parking = self.parking();
+            if self.unsure {
+                let taken: Vec<u64> = self.taken.iter().copied().collect();
+                parking.free_all_but(&mut tx, &taken).await?;
+            }
+            parking.wake_scheduled(&mut tx, self.watermark.read()).await?;
+        }
+        tx.commit().await.map_err(failure("put parked events in order"))?;
+        self.unsure = false;
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Source for MysqlSource {
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { lane_order: true, parking: true }
+    }
+
+    async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
+        self.changes.borrow_and_update();
+        loop {
+            let Some(agenda) = self.look().await? else {
+                return Ok(Batch::default());
+            };
+            // Nothing is changed in memory before the last await, so that a dropped call has not
+            // handed anything out.
+            let mut round = Round::new(limit);
+            if agenda.something_is_new {
+                round.more = number_committed(&self.store, limit.events).await?;
+            }
+            if agenda.something_is_due {
+                self.collect_parked(&mut round).await?;
+            }
+            self.collect_log(&mut round).await?;
+            if self.put_aside(&round).await? {
+                self.collect_parked(&mut round).await?;
+            }
+            let more = round.more;
+            let deliveries = self.hand_out(round);
+            if !deliveries.is_empty() || !more {
+                return Ok(Batch { deliveries, more, next_due: agenda.next_retry });
+            }
+        }
+    }
+
+    fn wakeup(&mut self) -> BoxFuture<'static, ()> {
+        let mut changes = self.changes.clone();
+        Box::pin(async move {
+            // An error means that the store is gone; then nothing will come any more.
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        })
+    }
+
+    async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
+        self.settle_all(settlements).await
+    }
+}

@@ -1,0 +1,246 @@
+//! One look at the tables: what is handed out, and what has to wait.
+
+use std::sync::Arc;
+
+use futures_util::TryStreamExt;
+use futures_util::stream::BoxStream;
+use semel_core::{Delivery, Event, Failure, Limit, Message, Receipt, Timestamp};
+use sqlx::mysql::MySqlRow;
+
+use super::error::failure;
+use super::parking::{Aside, Standing, standing};
+use super::poll::MysqlSource;
+use super::row::{self, AFTER_EVENT, as_micros, event_columns, json, listed};
+use super::store::{count, timestamp};
+
+/// What was found to be handed out or put aside.
+pub(super) struct Round {
+    limit: Limit,
+    count: usize,
+    bytes: usize,
+    /// In the order in which they are handed out.
+    found: Vec<(u64, Found)>,
+    /// Something was found for which there was no room.
+    pub(super) more: bool,
+}
+
+enum Found {
+    /// Parked and due, after so many attempts.
+    Parked(u32, Arc<Event>),
+    /// In the log, and free to go.
+    Free(Arc<Event>),
+    /// In the log, and has to wait.
+    PutAside(Aside),
+    /// In the log, but settled or parked before.
+    Passed,
+}
+
+/// Rows after a position.
+const NEW: &str = concat!(
+    "SELECT ",
+    event_columns!(),
+    ", ",
+    standing!(),
+    ", ",
+    as_micros!("utc_timestamp(6)"),
+    " FROM semel_outbox o FORCE INDEX (semel_outbox_position) \
+     WHERE o.position > ? ORDER BY o.position LIMIT ?"
+);
+
+/// Rows by their positions.
+const AGAIN: &str = concat!(
+    "SELECT ",
+    event_columns!(),
+    ", ",
+    standing!(),
+    ", ",
+    as_micros!("utc_timestamp(6)"),
+    " FROM ",
+    listed!(),
+    " STRAIGHT_JOIN semel_outbox o ON o.position = j.position ORDER BY o.position"
+);
+
+impl Round {
+    pub(super) fn new(limit: Limit) -> Self {
+        Self { limit, count: 0, bytes: 0, found: Vec::new(), more: false }
+    }
+
+    /// How many rows to ask for: one more than there is room for, to know whether there is more.
+    fn rows(&self, average: usize) -> usize {
+        let room = self.limit.bytes.saturating_sub(self.bytes) / average.max(1);
+        self.limit.events.saturating_sub(self.count).min(room).saturating_add(1)
+    }
+
+    /// Takes up the room for an event, if there is any.
+    fn admit(&mut self, event: &Event) -> bool {
+        let bytes = self.bytes.saturating_add(event.size());
+        let room = self.count == 0 || (self.count < self.limit.events && bytes <= self.limit.bytes);
+        if room {
+            self.count += 1;
+            self.bytes = bytes;
+        }
+        self.more |= !room;
+        room
+    }
+}
+
+impl MysqlSource {
+    /// Parked events that are due: they are the oldest.
+    pub(super) async fn collect_parked(&mut self, round: &mut Round) -> Result<(), Failure> {
+        self.unsure = true;
+        let mut tx = self.store.begin().await?;
+        if self.owns(&mut tx).await? {
+            let mut chosen = Vec::new();
+            for found in self.parking().due(&mut tx, round.rows(self.average)).await? {
+                let position = row::position(&found)?;
+                // After a settle whose answer was lost the table may be ahead of us.
+                if self.taken.contains(&position) || self.watermark.is_out(position) {
+                    continue;
+                }
+                let (event, _) = row::event(&found)?;
+                if !round.admit(&event) {
+                    break;
+                }
+                chosen.push(position);
+                let attempts = row::column(&found, AFTER_EVENT)?;
+                round.found.push((position, Found::Parked(attempts, event)));
+            }
+            self.parking().take(&mut tx, &chosen, self.epoch).await?;
+        }
+        tx.commit().await.map_err(failure("take parked events"))
+    }
+
+    /// Released rows, then rows that were not read yet.
+    pub(super) async fn collect_log(&self, round: &mut Round) -> Result<(), Failure> {
+        let failed = || failure("read the outbox");
+        let mut connection = self.store.pool().acquire().await.map_err(failed())?;
+        if !self.again.is_empty() {
+            let rows = round.rows(self.average);
+            let positions: Vec<u64> = self.again.iter().copied().take(rows).collect();
+            let query = sqlx::query(AGAIN).bind(&self.pipeline).bind(&self.pipeline);
+            let query = query.bind(json(&positions));
+            let (_, all) = self.collect(query.fetch(&mut *connection), round).await?;
+            // Nothing goes past what must come first.
+            if !all || positions.len() < self.again.len() {
+                round.more = true;
+                return Ok(());
+            }
+        }
+        let rows = round.rows(self.average);
+        let query = sqlx::query(NEW)
+            .bind(&self.pipeline)
+            .bind(&self.pipeline)
+            .bind(self.watermark.read())
+            .bind(count(rows));
+        let (read, _) = self.collect(query.fetch(&mut *connection), round).await?;
+        round.more |= read == rows;
+        Ok(())
+    }
+
+    /// Reads rows as long as there is room; says how many, and whether there was room for all.
+    async fn collect(
+        &self,
+        mut rows: BoxStream<'_, Result<MySqlRow, sqlx::Error>>,
+        round: &mut Round,
+    ) -> Result<(usize, bool), Failure> {
+        let mut count = 0;
+        while let Some(found) = rows.try_next().await.map_err(failure("read the outbox"))? {
+            count += 1;
+            let position = row::position(&found)?;
+            let standing = Standing::from_column(row::column(&found, AFTER_EVENT)?);
+            let found = if standing == Standing::Parked || self.watermark.is_known(position) {
+                Found::Passed
+            } else {
+                let now = timestamp(row::column(&found, AFTER_EVENT + 1)?);
+                let (event, fault) = row::event(&found)?;
+                aside(&event, fault, standing, now).map_or(Found::Free(event), Found::PutAside)
+            };
+            if let Found::Free(event) = &found
+                && !round.admit(event)
+            {
+                return Ok((count, false));
+            }
+            round.found.push((position, found));
+        }
+        Ok((count, true))
+    }
+
+    /// Parks what must wait; says whether something is due now all the same.
+    pub(super) async fn put_aside(&self, round: &Round) -> Result<bool, Failure> {
+        let asides: Vec<(u64, &Aside)> = round
+            .found
+            .iter()
+            .filter_map(|(position, found)| match found {
+                Found::PutAside(aside) => Some((*position, aside)),
+                _ => None,
+            })
+            .collect();
+        if asides.is_empty() {
+            return Ok(false);
+        }
+        let parking = self.parking();
+        let mut something_is_due = false;
+        let mut tx = self.store.begin().await?;
+        if self.owns(&mut tx).await? {
+            parking.put(&mut tx, &asides).await?;
+            let positions: Vec<u64> = asides.iter().map(|(position, _)| *position).collect();
+            something_is_due |= parking.promote(&mut tx, &positions).await?;
+            let found = round.found.iter().map(|(position, _)| *position);
+            let read = found.fold(self.watermark.read(), u64::max);
+            something_is_due |= parking.wake_scheduled(&mut tx, read).await?;
+        }
+        tx.commit().await.map_err(failure("park events"))?;
+        Ok(something_is_due)
+    }
+
+    /// From here on everything is the engine's.
+    pub(super) fn hand_out(&mut self, round: Round) -> Vec<Delivery> {
+        self.unsure = false;
+        if let Some(average) = round.bytes.checked_div(round.count) {
+            self.average = average;
+        }
+        let topic = self.topic.clone();
+        let delivery = |position, event, attempts: u32| Delivery {
+            message: Message { topic: topic.clone(), event, attempt: attempts + 1 },
+            receipt: Receipt(position),
+        };
+        let mut deliveries = Vec::with_capacity(round.count);
+        for (position, found) in round.found {
+            let was_read = self.again.remove(&position);
+            match found {
+                Found::Parked(attempts, event) => {
+                    self.taken.insert(position);
+                    deliveries.push(delivery(position, event, attempts));
+                }
+                Found::Free(event) => {
+                    if !was_read {
+                        self.watermark.hand_out(position);
+                    }
+                    deliveries.push(delivery(position, event, 0));
+                }
+                Found::PutAside(_) | Found::Passed if was_read => self.watermark.finish(&[position]),
+                Found::PutAside(_) | Found::Passed => self.watermark.pass(position),
+            }
+        }
+        self.store.note_handed_out(&self.pipeline, self.epoch, self.watermark.read());
+        deliveries
+    }
+}
+
+/// How an event that cannot be handed out is put aside.
+fn aside(
+    event: &Event,
+    fault: Option<Failure>,
+    standing: Standing,
+    now: Timestamp,
+) -> Option<Aside> {
+    if let Some(fault) = fault {
+        return Some(Aside::unreadable(&fault));
+    }
+    match event.available_at {
+        // Due or not: it takes its place when it falls due, and that is not where it was written.
+        Some(time) if time > now || time > event.created_at => Some(Aside::scheduled()),
+        _ if standing == Standing::Held => Some(Aside::waiting()),
+        _ => None,
+    }
+}

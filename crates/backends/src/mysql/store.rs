@@ -1,0 +1,175 @@
+//! One database, shared by everything that uses it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use semel_core::{Clock, Failure, SystemClock, Timestamp};
+use sqlx::{MySql, MySqlPool, Transaction};
+use tokio::sync::watch;
+
+use super::error::failure;
+use super::{MysqlAdmin, MysqlInbox, MysqlKeys, MysqlOutbox, MysqlSource, schema};
+
+/// A database. Clones share its connections.
+///
+/// Made by [`MysqlConfig::connect`](super::MysqlConfig::connect), or from the pool of an
+/// application by [`MysqlStore::from_pool`].
+///
+/// ```no_run
+/// use semel_backends::mysql::{MySqlPool, MysqlStore};
+///
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = MySqlPool::connect("mysql://shop:secret@localhost/shop").await?;
+/// let store = MysqlStore::from_pool(pool);
+/// store.migrate().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct MysqlStore {
+    pool: MySqlPool,
+    pub(super) clock: Arc<dyn Clock>,
+    changes: Arc<watch::Sender<()>>,
+    /// For each pipeline that a source of this process owns: its epoch, and the last event that
+    /// was handed out. It saves a write per batch.
+    handed_out: Arc<Mutex<HashMap<String, (u64, u64)>>>,
+}
+
+/// Without gap locks: rows that are looked at and not there stop no writer.
+const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION";
+
+/// All statements see one state.
+const BEGIN_LOOKING: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
+    START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY";
+
+impl MysqlStore {
+    pub(super) fn new(pool: MySqlPool, clock: Arc<dyn Clock>) -> Self {
+        let changes = Arc::new(watch::Sender::new(()));
+        Self { pool, clock, changes, handed_out: Arc::default() }
+    }
+
+    /// A store on the application's own pool.
+    #[must_use]
+    pub fn from_pool(pool: MySqlPool) -> Self {
+        Self::new(pool, Arc::new(SystemClock))
+    }
+
+    /// The connections.
+    #[must_use]
+    pub fn pool(&self) -> &MySqlPool {
+        &self.pool
+    }
+
+    /// Opens a transaction with the isolation level READ COMMITTED. One of another level works as
+    /// well: open it on a connection of the [`pool`](Self::pool).
+    ///
+    /// # Errors
+    /// `Unavailable` when there is no connection to be had.
+    pub async fn begin(&self) -> Result<Transaction<'static, MySql>, Failure> {
+        self.pool.begin_with(BEGIN).await.map_err(failure("begin a transaction"))
+    }
+
+    /// Opens a transaction that only reads, and sees one state of the database.
+    pub(super) async fn begin_looking(&self) -> Result<Transaction<'static, MySql>, Failure> {
+        self.pool.begin_with(BEGIN_LOOKING).await.map_err(failure("begin a transaction"))
+    }
+
+    /// Creates or upgrades the tables; says which migrations were applied.
+    ///
+    /// # Errors
+    /// See [`migrate`](super::migrate).
+    pub async fn migrate(&self) -> Result<Vec<&'static str>, Failure> {
+        schema::migrate(&self.pool).await
+    }
+
+    /// The writing end of the outbox.
+    #[must_use]
+    pub fn outbox(&self) -> MysqlOutbox {
+        MysqlOutbox::new(self.clone())
+    }
+
+    /// The outbox as a source for the pipeline of this name, taking it over from any other owner.
+    /// A pipeline that is new begins with the oldest event that is still there.
+    ///
+    /// # Errors
+    /// `Misconfigured` when the tables are missing or of another version.
+    pub async fn source(&self, pipeline: &str) -> Result<MysqlSource, Failure> {
+        MysqlSource::open(self.clone(), pipeline).await
+    }
+
+    /// The inbox.
+    #[must_use]
+    pub fn inbox(&self) -> MysqlInbox {
+        MysqlInbox::new(self.clone())
+    }
+
+    /// Idempotency keys.
+    #[must_use]
+    pub fn keys(&self) -> MysqlKeys {
+        MysqlKeys::new(self.clone())
+    }
+
+    /// What an operator may ask and change about the pipeline of this name.
+    #[must_use]
+    pub fn admin(&self, pipeline: &str) -> MysqlAdmin {
+        MysqlAdmin::new(self.clone(), pipeline)
+    }
+
+    /// Closes all connections.
+    pub async fn close(&self) {
+        self.pool.close().await;
+    }
+
+    /// Wakes the sources of this process.
+    pub(super) fn announce_change(&self) {
+        self.changes.send_replace(());
+    }
+
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    pub(super) fn note_handed_out(&self, pipeline: &str, epoch: u64, last: u64) {
+        let mut noted = self.handed_out.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(note) = noted.get_mut(pipeline) {
+            *note = (epoch, last);
+        } else {
+            noted.insert(pipeline.to_owned(), (epoch, last));
+        }
+    }
+
+    /// The last event that the owner with this epoch has handed out, if it is in this process.
+    pub(super) fn handed_out(&self, pipeline: &str, epoch: u64) -> u64 {
+        let noted = self.handed_out.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.get(pipeline).filter(|(owner, _)| *owner == epoch).map_or(0, |(_, last)| *last)
+    }
+}
+
+impl fmt::Debug for MysqlStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MysqlStore").finish_non_exhaustive()
+    }
+}
+
+/// A span of time in microseconds, short enough to be added to any date.
+pub(super) fn micros(span: Duration) -> i64 {
+    const CENTURY: i64 = 100 * 365 * 86_400 * 1_000_000;
+    i64::try_from(span.as_micros()).unwrap_or(CENTURY).min(CENTURY)
+}
+
+/// A time of the tables. Times out of range, which only a foreign writer makes, become the nearest.
+pub(super) fn timestamp(micros: i64) -> Timestamp {
+    let nearest = if micros < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    Timestamp::from_microsecond(micros).unwrap_or(nearest)
+}
+
+/// A number of rows for LIMIT.
+pub(super) fn count(limit: usize) -> u64 {
+    u64::try_from(limit).unwrap_or(u64::MAX)
+}
+
+/// How many rows a statement said it changed.
+pub(super) fn changed(rows: u64) -> usize {
+    usize::try_from(rows).unwrap_or(usize::MAX)
+}

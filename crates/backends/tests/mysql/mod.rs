@@ -1,0 +1,171 @@
+//! MySQL: the shared suites, and what is particular to it.
+
+mod admin;
+mod failures;
+mod order;
+mod plain_sql;
+mod restore;
+mod set_up;
+mod snapshots;
+mod storm;
+mod suites;
+mod windows;
+
+use std::thread;
+
+use semel_backends::mysql::{
+    MySqlPool, Mysql, MysqlConfig, MysqlSource, MysqlStore, Transaction,
+};
+use semel_core::{Delivery, Event, Limit, Outcome, Settlement, Source};
+use semel_testkit::services::{Service, service};
+use uuid::Uuid;
+
+/// Returns from the test when there is no server; [`service`] has told so.
+macro_rules! database {
+    () => {
+        match $crate::mysql::Database::new().await {
+            Some(database) => database,
+            None => return,
+        }
+    };
+}
+use database;
+
+/// A database of its own on the test server, dropped in the end.
+pub(crate) struct Database {
+    pub(crate) store: MysqlStore,
+    server: String,
+    name: String,
+}
+
+impl Database {
+    /// With the tables of semel; none when there is no server.
+    pub(crate) async fn new() -> Option<Self> {
+        let database = Self::unmigrated().await?;
+        database.store.migrate().await.unwrap();
+        Some(database)
+    }
+
+    pub(crate) async fn unmigrated() -> Option<Self> {
+        let server = service(Service::Mysql)?;
+        let name = format!("semel_test_{}", Uuid::now_v7().simple());
+        on_server(&server, &format!("CREATE DATABASE {name}")).await;
+        let store = connect(&url_of(&server, &name)).await;
+        Some(Self { store, server, name })
+    }
+
+    /// The same database again, as another process would open it.
+    pub(crate) async fn again(&self) -> MysqlStore {
+        connect(&self.url()).await
+    }
+
+    pub(crate) async fn begin(&self) -> Transaction<'static, Mysql> {
+        self.store.begin().await.unwrap()
+    }
+
+    /// Writes events in one transaction.
+    pub(crate) async fn commit(&self, events: &[Event]) {
+        let mut tx = self.begin().await;
+        self.append(&mut tx, events).await;
+        tx.commit().await.unwrap();
+    }
+
+    pub(crate) async fn append(&self, tx: &mut Transaction<'_, Mysql>, events: &[Event]) {
+        self.store.outbox().append_all(tx, events).await.unwrap();
+    }
+
+    pub(crate) async fn relay(&self) -> Relay {
+        Relay { source: self.store.source("orders").await.unwrap() }
+    }
+
+    pub(crate) async fn run(&self, sql: &str) {
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(self.pool()).await.unwrap();
+    }
+
+    /// One number that a query gives.
+    pub(crate) async fn number(&self, sql: &str) -> i64 {
+        sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(self.pool()).await.unwrap()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        url_of(&self.server, &self.name)
+    }
+
+    pub(crate) fn pool(&self) -> &MySqlPool {
+        self.store.pool()
+    }
+}
+
+/// A source whose sink confirms everything.
+pub(crate) struct Relay {
+    pub(crate) source: MysqlSource,
+}
+
+impl Relay {
+    /// Delivers all there is, in batches of `events`.
+    pub(crate) async fn deliver_all(&mut self, events: usize) -> Vec<Delivery> {
+        let mut delivered = Vec::new();
+        loop {
+            let batch = self.take(events).await;
+            if batch.is_empty() {
+                return delivered;
+            }
+            self.settle(&batch, |_| Outcome::Delivered).await;
+            delivered.extend(batch);
+        }
+    }
+
+    /// The same, as the aggregate ids.
+    pub(crate) async fn lanes(&mut self) -> Vec<String> {
+        let delivered = self.deliver_all(100).await;
+        delivered.iter().map(|got| got.message.event.aggregate_id.clone()).collect()
+    }
+
+    pub(crate) async fn take(&mut self, events: usize) -> Vec<Delivery> {
+        let limit = Limit { events, ..Limit::default() };
+        self.source.next_batch(limit).await.unwrap().deliveries
+    }
+
+    pub(crate) async fn settle(&mut self, batch: &[Delivery], outcome: impl Fn(&Event) -> Outcome) {
+        let settle = |got: &Delivery| Settlement {
+            receipt: got.receipt,
+            outcome: outcome(&got.message.event),
+        };
+        let settlements: Vec<_> = batch.iter().map(settle).collect();
+        assert!(self.source.settle(&settlements).await.unwrap().is_held());
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let (server, name) = (self.server.clone(), self.name.clone());
+        let dropping = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let sql = format!("DROP DATABASE IF EXISTS {name}");
+            runtime.unwrap().block_on(on_server(&server, &sql));
+        });
+        dropping.join().unwrap();
+    }
+}
+
+async fn connect(url: &str) -> MysqlStore {
+    let config = MysqlConfig::new(url).unwrap().connections(20);
+    config.connect().await.unwrap()
+}
+
+async fn on_server(server: &str, sql: &str) {
+    let pool = MySqlPool::connect(server).await.unwrap();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&pool).await.unwrap();
+    pool.close().await;
+}
+
+/// The URL of another database of the same server.
+fn url_of(server: &str, database: &str) -> String {
+    let (address, query) = server.split_once('?').map_or((server, None), |(a, q)| (a, Some(q)));
+    let base = address.rfind('/').filter(|slash| !address[..*slash].ends_with('/'));
+    let base = base.map_or(address, |slash| &address[..slash]);
+    match query {
+        Some(query) => format!("{base}/{database}?{query}"),
+        None => format!("{base}/{database}"),
+    }
+}

@@ -1,0 +1,107 @@
+//! Connections that break, and calls that end half-way.
+
+use std::time::Duration;
+
+use semel_core::{Fault, Limit, Outcome, Settlement, Source};
+use semel_testkit::workload::{delivered_numbers, event, events, ids, retry};
+use tokio::time::timeout;
+
+use super::{Database, database};
+
+/// Ends every other connection to the database.
+async fn cut_off(database: &Database) {
+    let admin = database.again().await;
+    sqlx::query(
+        "select pg_terminate_backend(pid) from pg_stat_activity
+        where datname = current_database() and pid <> pg_backend_pid()",
+    )
+    .execute(admin.pool())
+    .await
+    .unwrap();
+    admin.close().await;
+}
+
+#[tokio::test]
+async fn a_source_goes_on_after_its_connection_broke() {
+    let database = database!();
+    let mut relay = database.relay().await;
+    database.commit(&events("a", 0..3)).await;
+    let flight = relay.take(2).await;
+    cut_off(&database).await;
+    let failure = relay.source.next_batch(Limit::default()).await.unwrap_err();
+    assert_eq!(failure.fault(), Fault::Unavailable);
+    assert_eq!(delivered_numbers(&relay.take(10).await), [2], "what is out stays out");
+    cut_off(&database).await;
+    let settlements: Vec<_> = flight
+        .iter()
+        .map(|got| Settlement { receipt: got.receipt, outcome: Outcome::Delivered })
+        .collect();
+    assert_eq!(relay.source.settle(&settlements).await.unwrap_err().fault(), Fault::Unavailable);
+    assert!(relay.source.settle(&settlements).await.unwrap().is_held(), "asked again");
+    assert_eq!(delivered_numbers(&database.relay().await.take(10).await), [2]);
+}
+
+/// Whenever a call is dropped, what it may have marked in the tables is not forgotten.
+#[tokio::test]
+async fn calls_dropped_at_any_moment_lose_and_double_nothing() {
+    let database = database!();
+    let mut relay = database.relay().await;
+    let mut delivered = Vec::new();
+    for round in 0..60_u64 {
+        database.commit(&[event("failing", round), event(&format!("lane-{round}"), 1)]).await;
+        let wait = Duration::from_micros(round * round);
+        let limit = Limit { events: 3, ..Limit::default() };
+        if let Ok(batch) = timeout(wait, relay.source.next_batch(limit)).await {
+            let batch = batch.unwrap().deliveries;
+            let now = semel_core::Timestamp::now();
+            // The head of a lane fails; what is behind it was not tried.
+            let failing: Vec<_> =
+                batch.iter().filter(|got| got.message.event.aggregate_id == "failing").collect();
+            let fails = failing.first().filter(|_| round % 3 == 0).map(|got| got.receipt);
+            let settle = |got: &semel_core::Delivery| {
+                let behind = fails.is_some() && got.message.event.aggregate_id == "failing";
+                let outcome = match fails {
+                    Some(head) if head == got.receipt => retry(now, got.message.attempt),
+                    _ if behind => Outcome::Released,
+                    _ => Outcome::Delivered,
+                };
+                Settlement { receipt: got.receipt, outcome }
+            };
+            let settlements: Vec<_> = batch.iter().map(settle).collect();
+            drop(timeout(wait, relay.source.settle(&settlements)).await);
+            assert!(relay.source.settle(&settlements).await.unwrap().is_held());
+            let done = settlements.iter().zip(&batch);
+            delivered.extend(
+                done.filter(|(settled, _)| settled.outcome == Outcome::Delivered)
+                    .map(|(_, got)| got.clone()),
+            );
+        }
+    }
+    // A dropped call may have handed something out: the next owner gets it.
+    delivered.extend(database.relay().await.deliver_all(50).await);
+    let failing = delivered.iter().filter(|got| got.message.event.aggregate_id == "failing");
+    let failing: Vec<_> = failing.cloned().collect();
+    assert_eq!(delivered_numbers(&failing), (0..60).collect::<Vec<_>>(), "once, and in order");
+    let mut all = ids(&delivered);
+    all.dedup();
+    assert_eq!((all.len(), delivered.len()), (120, 120));
+}
+
+/// An error text that PostgreSQL cannot store must not keep an event from being parked.
+#[tokio::test]
+async fn an_awkward_error_text_is_stored() {
+    let database = database!();
+    database.commit(&[event("a", 1)]).await;
+    let mut relay = database.relay().await;
+    let taken = relay.take(1).await;
+    let failure = semel_core::Failure::refused("E-X", "bad \0 byte and ü 🚀 \u{7f}");
+    relay
+        .settle(&taken, |_| Outcome::Dead {
+            attempts: 1,
+            failure: failure.clone(),
+            parks_lane: true,
+        })
+        .await;
+    let stored = "select count(*) from semel.parked where error like 'bad % byte and ü 🚀%'";
+    assert_eq!(database.number(stored).await, 1);
+}

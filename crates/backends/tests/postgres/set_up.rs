@@ -1,0 +1,111 @@
+//! Migrations, versions, privileges, addresses: what is wrong is said, with what to do about it.
+
+use futures_util::future::join_all;
+use semel_backends::postgres::{PostgresConfig, migrate, schema_sql, status};
+use semel_core::{Fault, InboxStore};
+
+use super::{database, unmigrated, url_of};
+
+#[tokio::test]
+async fn migrating_is_repeatable_and_tells_what_it_did() {
+    let database = unmigrated!();
+    let before = database.store.status().await.unwrap();
+    assert_eq!((before.present, before.missing.as_slice()), (0, ["0001_tables"].as_slice()));
+    assert_eq!(database.store.migrate().await.unwrap(), ["0001_tables"]);
+    assert!(database.store.migrate().await.unwrap().is_empty());
+    assert!(status(database.pool()).await.unwrap().is_current());
+}
+
+#[tokio::test]
+async fn of_many_that_migrate_at_once_one_does_it() {
+    let database = unmigrated!();
+    let all = (0..8).map(|_| {
+        let pool = database.pool().clone();
+        tokio::spawn(async move { migrate(&pool).await.unwrap().len() })
+    });
+    let applied: usize = join_all(all).await.into_iter().map(|done| done.unwrap()).sum();
+    assert_eq!(applied, 1);
+}
+
+#[tokio::test]
+async fn the_printed_schema_is_the_same_as_the_migrated_one() {
+    let database = unmigrated!();
+    database.run(&schema_sql()).await;
+    assert!(database.store.status().await.unwrap().is_current());
+    assert!(database.store.migrate().await.unwrap().is_empty());
+    assert!(database.store.source("orders").await.is_ok());
+}
+
+#[tokio::test]
+async fn missing_tables_say_what_to_run() {
+    let database = unmigrated!();
+    let failure = database.store.source("orders").await.unwrap_err();
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-SCHEMA-MISSING"));
+    assert!(failure.fix().unwrap().contains("semel migrate up"));
+    let inbox = database.store.inbox();
+    let mut tx = inbox.begin().await.unwrap();
+    let id = semel_core::EventId::now();
+    let failure = inbox.record(&mut tx, "payments", id).await.unwrap_err();
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-SCHEMA-MISSING"));
+}
+
+#[tokio::test]
+async fn newer_tables_are_refused() {
+    let database = database!();
+    database.run("insert into semel.migrations (version, name) values (99, 'later')").await;
+    for failure in [
+        database.store.source("orders").await.unwrap_err(),
+        database.store.migrate().await.unwrap_err(),
+    ] {
+        assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-SCHEMA-NEWER"));
+        assert!(failure.to_string().contains("version 99"), "{failure}");
+    }
+}
+
+#[tokio::test]
+async fn older_tables_are_refused() {
+    let database = database!();
+    database.run("delete from semel.migrations").await;
+    let failure = database.store.source("orders").await.unwrap_err();
+    assert_eq!(failure.code(), "E-SCHEMA-MISSING");
+    assert!(failure.to_string().contains("version 0"), "{failure}");
+}
+
+#[tokio::test]
+async fn addresses_that_lead_nowhere_are_told_apart() {
+    let database = unmigrated!();
+    let url = PostgresConfig::new("postgres://postgres@127.0.0.1:1/shop").unwrap();
+    assert_eq!(url.connect().await.unwrap_err().fault(), Fault::Unavailable);
+    let missing = PostgresConfig::new(&url_of(&database.server, "no_such_database")).unwrap();
+    let failure = missing.connect().await.unwrap_err();
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-POSTGRES-ACCESS"));
+    let failure = PostgresConfig::new("sqlite://shop.db").unwrap_err();
+    assert_eq!(failure.fault(), Fault::Misconfigured);
+    assert!(failure.fix().unwrap().contains("postgres://"));
+}
+
+/// A writer needs to insert and nothing else; what it may not do says who can change that.
+#[tokio::test]
+async fn missing_privileges_are_named() {
+    let database = database!();
+    let role = format!("writer_{}", database.name);
+    database
+        .run(&format!(
+            "create role {role} login;
+            grant usage on schema semel to {role};
+            grant insert, select on semel.outbox to {role}"
+        ))
+        .await;
+    let (scheme, rest) = database.server.split_once("://").unwrap();
+    let address = rest.split_once('@').map_or(rest, |(_, address)| address);
+    let url = url_of(&format!("{scheme}://{role}@{address}"), &database.name);
+    let writer = PostgresConfig::new(&url).unwrap().connect().await.unwrap();
+    let mut tx = writer.begin().await.unwrap();
+    let event = semel_testkit::workload::event("a", 1);
+    writer.outbox().append(&mut tx, event).await.unwrap();
+    tx.commit().await.unwrap();
+    let failure = writer.source("orders").await.unwrap_err();
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-POSTGRES-PRIVILEGE"));
+    writer.close().await;
+    database.run(&format!("drop owned by {role}; drop role {role}")).await;
+}
