@@ -94,15 +94,24 @@ async fn drain(store: &PostgresStore, pipeline: &str, batch: usize) -> Outcomes<
     let mut source = store.source(pipeline).await?;
     let limit = Limit { events: batch, bytes: 64 * 1024 * 1024 };
     let began = Instant::now();
+    let (mut a, mut b, mut c) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     loop {
+        let t = Instant::now();
         let batch = source.next_batch(limit).await?;
+        a += t.elapsed();
         if batch.deliveries.is_empty() {
+            println!("next {a:?} settle {b:?} drop {c:?}");
             return Ok(began.elapsed());
         }
+        let t = Instant::now();
         let settled = |receipt| Settlement { receipt, outcome: Outcome::Delivered };
         let settlements: Vec<_> =
             batch.deliveries.iter().map(|delivery| settled(delivery.receipt)).collect();
         assert!(source.settle(&settlements).await?.is_held());
+        b += t.elapsed();
+        let t = Instant::now();
+        drop(batch); drop(settlements);
+        c += t.elapsed();
     }
 }
 

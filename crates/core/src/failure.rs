@@ -133,13 +133,17 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.what)?;
+        let mut text = self.0.what.clone();
         let mut cause = self.source();
         while let Some(error) = cause {
-            write!(f, ": {error}")?;
+            let why = error.to_string();
+            // Many libraries repeat their cause in their own words.
+            if !text.contains(&why) {
+                text = format!("{text}: {why}");
+            }
             cause = error.source();
         }
-        Ok(())
+        f.write_str(&text)
     }
 }
 
@@ -173,6 +177,17 @@ mod tests {
         let failure = Failure::unavailable("E-DB-DOWN", "cannot reach the database")
             .with_source(std::io::Error::other("connection refused"));
         assert_eq!(failure.to_string(), "cannot reach the database: connection refused");
+    }
+
+    #[test]
+    fn a_cause_is_shown_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("database: {0}")]
+        struct Repeats(#[source] std::io::Error);
+
+        let repeats = Repeats(std::io::Error::other("disk full"));
+        let failure = Failure::unavailable("E-DB-DOWN", "cannot write").with_source(repeats);
+        assert_eq!(failure.to_string(), "cannot write: database: disk full");
     }
 
     #[test]

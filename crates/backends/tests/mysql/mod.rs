@@ -1,20 +1,11 @@
-//! MySQL: the shared suites, and what is particular to it.
+//! MySQL and MariaDB: the shared suites, and what is particular to it.
 
-mod admin;
-mod failures;
-mod order;
-mod plain_sql;
-mod restore;
-mod set_up;
-mod snapshots;
-mod storm;
 mod suites;
-mod windows;
 
 use std::thread;
 
 use semel_backends::mysql::{
-    MySqlPool, Mysql, MysqlConfig, MysqlSource, MysqlStore, Transaction,
+    MySqlPool, MySql, MysqlConfig, MysqlSource, MysqlStore, Transaction,
 };
 use semel_core::{Delivery, Event, Limit, Outcome, Settlement, Source};
 use semel_testkit::services::{Service, service};
@@ -29,7 +20,15 @@ macro_rules! database {
         }
     };
 }
-use database;
+macro_rules! unmigrated {
+    () => {
+        match $crate::mysql::Database::unmigrated().await {
+            Some(database) => database,
+            None => return,
+        }
+    };
+}
+use {database, unmigrated};
 
 /// A database of its own on the test server, dropped in the end.
 pub(crate) struct Database {
@@ -59,7 +58,7 @@ impl Database {
         connect(&self.url()).await
     }
 
-    pub(crate) async fn begin(&self) -> Transaction<'static, Mysql> {
+    pub(crate) async fn begin(&self) -> Transaction<'static, MySql> {
         self.store.begin().await.unwrap()
     }
 
@@ -70,7 +69,7 @@ impl Database {
         tx.commit().await.unwrap();
     }
 
-    pub(crate) async fn append(&self, tx: &mut Transaction<'_, Mysql>, events: &[Event]) {
+    pub(crate) async fn append(&self, tx: &mut Transaction<'_, MySql>, events: &[Event]) {
         self.store.outbox().append_all(tx, events).await.unwrap();
     }
 

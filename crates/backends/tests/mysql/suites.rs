@@ -89,8 +89,14 @@ impl OutboxProbe for MysqlProbe {
     async fn committed(&self) -> Vec<Event> {
         let mut source = self.database.store.source("a pipeline that only looks").await.unwrap();
         let limit = Limit { events: usize::MAX, bytes: usize::MAX };
-        let batch = source.next_batch(limit).await.unwrap();
-        batch.deliveries.iter().map(|got| Event::clone(&got.message.event)).collect()
+        let mut events = Vec::new();
+        loop {
+            let batch = source.next_batch(limit).await.unwrap();
+            events.extend(batch.deliveries.iter().map(|got| Event::clone(&got.message.event)));
+            if !batch.more {
+                return events;
+            }
+        }
     }
 }
 
