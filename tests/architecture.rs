@@ -1,6 +1,8 @@
 //! Rules of the code that a machine can hold: who may depend on whom, how long things may be, and
 //! where certain words may stand.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "test code: a panic is how it reports")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +30,8 @@ fn the_packages_form_a_star() {
     let mut wrong = Vec::new();
     for package in &metadata.packages {
         let name = package.name.as_str();
-        let allowed = allowed.get(name).unwrap_or_else(|| panic!("{name} has no place in the star"));
+        let allowed =
+            allowed.get(name).unwrap_or_else(|| panic!("{name} has no place in the star"));
         for dependency in &package.dependencies {
             let ours = dependency.name.starts_with("semel");
             let in_tests = dependency.kind == DependencyKind::Development;
@@ -85,7 +88,9 @@ impl<'ast> Visit<'ast> for Functions<'_> {
 fn every_module_says_what_it_is_for() {
     let silent: Vec<_> = sources()
         .into_iter()
-        .filter(|(_, text)| !text.starts_with("//!") && !text.starts_with("#![cfg_attr(feature = \"sqlite\", doc"))
+        .filter(|(_, text)| {
+            !text.starts_with("//!") && !text.starts_with("#![cfg_attr(feature = \"sqlite\", doc")
+        })
         .map(|(path, _)| path.display().to_string())
         .collect();
     assert!(silent.is_empty(), "these files do not open with //!: {silent:#?}");
@@ -114,7 +119,8 @@ fn metric_names_are_written_once() {
 
 #[test]
 fn only_the_clock_asks_for_the_time() {
-    let calls = ["Timestamp::now()", "SystemTime::now()", "OffsetDateTime::now_utc()", "Utc::now()"];
+    let calls =
+        ["Timestamp::now()", "SystemTime::now()", "OffsetDateTime::now_utc()", "Utc::now()"];
     let found: Vec<_> = product_sources()
         .into_iter()
         .filter(|(path, _)| !path.ends_with("crates/core/src/clock.rs"))

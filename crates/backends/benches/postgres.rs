@@ -4,6 +4,8 @@
 //! The server is that of `SEMEL_TEST_POSTGRES_URL`; the tables are made anew in its database
 //! `semel_bench`. Arguments: events (500000), payload bytes (200), rounds (3), batch (100, 1000 and 10000).
 
+#![expect(clippy::print_stdout, reason = "it reports to the terminal")]
+
 use std::error::Error;
 use std::time::{Duration, Instant};
 
@@ -37,10 +39,6 @@ async fn main() -> Outcomes<()> {
             copies.push(copy(&store).await?);
         }
         let (drain, copy) = (median(drains), median(copies));
-        println!("bare {:?}", bare(&store).await?);
-        println!("bare {:?}", bare(&store).await?);
-        println!("bare copy {:?}", bare_copy(&store).await?);
-        println!("bare copy {:?}", bare_copy(&store).await?);
         println!(
             "drain in batches of {batch}: {} ({:.2} of COPY, {})",
             rate(count, drain),
@@ -94,24 +92,15 @@ async fn drain(store: &PostgresStore, pipeline: &str, batch: usize) -> Outcomes<
     let mut source = store.source(pipeline).await?;
     let limit = Limit { events: batch, bytes: 64 * 1024 * 1024 };
     let began = Instant::now();
-    let (mut a, mut b, mut c) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     loop {
-        let t = Instant::now();
         let batch = source.next_batch(limit).await?;
-        a += t.elapsed();
         if batch.deliveries.is_empty() {
-            println!("next {a:?} settle {b:?} drop {c:?}");
             return Ok(began.elapsed());
         }
-        let t = Instant::now();
         let settled = |receipt| Settlement { receipt, outcome: Outcome::Delivered };
         let settlements: Vec<_> =
             batch.deliveries.iter().map(|delivery| settled(delivery.receipt)).collect();
         assert!(source.settle(&settlements).await?.is_held());
-        b += t.elapsed();
-        let t = Instant::now();
-        drop(batch); drop(settlements);
-        c += t.elapsed();
     }
 }
 
@@ -125,33 +114,6 @@ async fn copy(store: &PostgresStore) -> Outcomes<Duration> {
     let mut rows = connection.copy_out_raw(COPY).await?;
     while rows.try_next().await?.is_some() {}
     Ok(began.elapsed())
-}
-
-async fn bare(store: &PostgresStore) -> Outcomes<String> {
-    let mut connection = store.pool().acquire().await?;
-    let began = Instant::now();
-    let mut after = 0_i64; let mut n = 0;
-    loop {
-        let mut rows = sqlx::query("select seq, id, aggregate_type, aggregate_id, event_type, payload, payload_bytes, content_type, headers::text, idempotency_key, created_at, available_at from semel.outbox where seq > $1 order by seq limit 10000").bind(after).fetch(&mut *connection);
-        let mut c = 0;
-        while let Some(row) = rows.try_next().await? { c += 1; after = sqlx::Row::get(&row, 0); }
-        n += c;
-        if c == 0 { break }
-    }
-    Ok(rate(n, began.elapsed()))
-}
-async fn bare_copy(store: &PostgresStore) -> Outcomes<String> {
-    let mut connection = store.pool().acquire().await?;
-    let began = Instant::now();
-    let mut after = 0_i64; let mut n = 0;
-    loop {
-        let mut rows = connection.copy_out_raw(&format!("copy (select seq, id, aggregate_type, aggregate_id, event_type, payload, payload_bytes, content_type, headers::text, idempotency_key, created_at, available_at from semel.outbox where seq > {after} order by seq limit 10000) to stdout (format binary)")).await?;
-        let mut c = 0;
-        while let Some(row) = rows.try_next().await? { if row.len() > 30 { c += 1; let o = if c == 1 {19} else {0}; let _ = o; let i = row.len().min(30); let _ = i; after = i64::from_be_bytes(row[o+6..o+14].try_into()?); } }
-        n += c;
-        if c == 0 { break }
-    }
-    Ok(rate(n, began.elapsed()))
 }
 
 async fn empty_poll(store: &PostgresStore) -> Outcomes<Duration> {

@@ -1,6 +1,6 @@
 //! All backends against the shared suites and against what is particular to each.
 
-#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test reports by panicking")]
 
 #[cfg(feature = "mysql")]
 mod mysql;

@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::{Arguments, Command};
+use crate::commands::change::Change;
 use crate::exit::{Exit, Problem};
 
 fn main() -> ExitCode {
@@ -37,6 +38,9 @@ fn run(arguments: &Arguments) -> Result<Exit, Problem> {
             Command::Status(options) => commands::status::run(options).await,
             Command::Events(command) => commands::events::run(command).await,
             Command::Dead(command) => commands::dead::run(command).await,
+            Command::Replay(options) => Change::Replay.run(options).await,
+            Command::Clean(options) => commands::clean::run(options).await,
+            Command::Send(options) => commands::send::run(options).await,
         }
     })
 }

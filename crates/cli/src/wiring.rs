@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use semel_backends::ndjson::{FileSink, StdoutSink};
 use semel_backends::sqlite::{self, SqliteConfig, SqliteStore};
-use semel_core::{AdminStore, Failure, Sink, Source};
+use semel_core::outbox::AppendError;
+use semel_core::{AdminStore, Event, Failure, Sink, Source};
 
 use crate::config::Section;
 
@@ -57,6 +58,22 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         schema: semel_backends::postgres::schema_sql,
         connect: |url, _| Box::pin(connect_postgres(url)),
     },
+    #[cfg(feature = "mysql")]
+    DatabaseKind {
+        schemes: &["mysql://", "mariadb://"],
+        schema: semel_backends::mysql::schema_sql,
+        connect: |url, _| Box::pin(connect_mysql(url)),
+    },
+];
+
+/// How the URLs of databases begin that were not built in, and the feature that would do so.
+const LEFT_OUT: &[(&str, &str)] = &[
+    #[cfg(not(feature = "postgres"))]
+    ("postgres", "postgres"),
+    #[cfg(not(feature = "mysql"))]
+    ("mysql", "mysql"),
+    #[cfg(not(feature = "mysql"))]
+    ("mariadb", "mysql"),
 ];
 
 /// All sinks.
@@ -83,11 +100,23 @@ pub(crate) trait Database: Send + Sync {
     /// The migrations that are missing.
     async fn missing_migrations(&self) -> Result<Vec<&'static str>, Failure>;
 
+    /// Writes one event in a transaction of its own.
+    async fn send(&self, event: Event) -> Result<(), SendError>;
+
     /// The outbox, for the relay of a pipeline.
     async fn source(&self, pipeline: &str) -> Result<Box<dyn Source>, Failure>;
 
     /// The outbox, for the operators of a pipeline.
     fn admin(&self, pipeline: &str) -> Box<dyn AdminStore>;
+}
+
+/// Why an event was not sent.
+#[derive(Debug)]
+pub(crate) enum SendError {
+    /// It was not written.
+    Append(AppendError),
+    /// Nobody knows whether it was written.
+    Commit(Failure),
 }
 
 impl DatabaseKind {
@@ -97,8 +126,8 @@ impl DatabaseKind {
         DATABASES.iter().find(begins).ok_or_else(|| {
             let schemes: Vec<_> = DATABASES.iter().map(|kind| kind.schemes[0]).collect();
             let mut why = format!("the URL must begin with {}", schemes.join(" or "));
-            if !cfg!(feature = "postgres") && url.starts_with("postgres") {
-                why += "; this program was built without PostgreSQL (feature \"postgres\")";
+            if let Some((_, feature)) = LEFT_OUT.iter().find(|(begin, _)| url.starts_with(begin)) {
+                why += &format!("; this program was built without the feature {feature:?}");
             }
             why
         })
@@ -124,48 +153,70 @@ async fn connect_sqlite(mut url: String, missing: Missing) -> Result<Box<dyn Dat
     Ok(Box::new(SqliteConfig::new(&url)?.connect().await?))
 }
 
-#[async_trait]
-impl Database for SqliteStore {
-    async fn migrate(&self) -> Result<Vec<&'static str>, Failure> {
-        self.migrate().await
-    }
-
-    async fn missing_migrations(&self) -> Result<Vec<&'static str>, Failure> {
-        Ok(self.status().await?.missing)
-    }
-
-    async fn source(&self, pipeline: &str) -> Result<Box<dyn Source>, Failure> {
-        Ok(Box::new(self.source(pipeline).await?))
-    }
-
-    fn admin(&self, pipeline: &str) -> Box<dyn AdminStore> {
-        Box::new(self.admin(pipeline))
-    }
-}
-
 #[cfg(feature = "postgres")]
 async fn connect_postgres(url: String) -> Result<Box<dyn Database>, Failure> {
     Ok(Box::new(semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?))
 }
 
+#[cfg(feature = "mysql")]
+async fn connect_mysql(url: String) -> Result<Box<dyn Database>, Failure> {
+    Ok(Box::new(semel_backends::mysql::MysqlConfig::new(&url)?.connect().await?))
+}
+
+/// Every store has the same methods, with types of its own. Only what is known about missing
+/// migrations differs.
+macro_rules! implement_database {
+    ($store:ty, $this:ident => $missing:expr) => {
+        #[async_trait]
+        impl Database for $store {
+            async fn migrate(&self) -> Result<Vec<&'static str>, Failure> {
+                self.migrate().await
+            }
+
+            async fn missing_migrations(&self) -> Result<Vec<&'static str>, Failure> {
+                let $this = self;
+                $missing
+            }
+
+            async fn send(&self, event: Event) -> Result<(), SendError> {
+                let begun = self.begin().await;
+                let mut tx =
+                    begun.map_err(|failure| SendError::Append(AppendError::Store(failure)))?;
+                self.outbox().append(&mut tx, event).await.map_err(SendError::Append)?;
+                tx.commit().await.map_err(commit_failed)
+            }
+
+            async fn source(&self, pipeline: &str) -> Result<Box<dyn Source>, Failure> {
+                Ok(Box::new(self.source(pipeline).await?))
+            }
+
+            fn admin(&self, pipeline: &str) -> Box<dyn AdminStore> {
+                Box::new(self.admin(pipeline))
+            }
+        }
+    };
+}
+
+implement_database!(SqliteStore, store => Ok(store.status().await?.missing));
 #[cfg(feature = "postgres")]
-#[async_trait]
-impl Database for semel_backends::postgres::PostgresStore {
-    async fn migrate(&self) -> Result<Vec<&'static str>, Failure> {
-        self.migrate().await
-    }
+implement_database!(
+    semel_backends::postgres::PostgresStore,
+    store => Ok(store.status().await?.missing)
+);
+#[cfg(feature = "mysql")]
+implement_database!(semel_backends::mysql::MysqlStore, _store => Err(unknown_to_mysql()));
 
-    async fn missing_migrations(&self) -> Result<Vec<&'static str>, Failure> {
-        Ok(self.status().await?.missing)
-    }
+#[cfg(feature = "mysql")]
+fn unknown_to_mysql() -> Failure {
+    Failure::refused("E-MYSQL-STATUS", "MySQL: which migrations are missing cannot be told")
+        .with_fix("semel migrate up: it applies what is missing, and is safe to repeat")
+}
 
-    async fn source(&self, pipeline: &str) -> Result<Box<dyn Source>, Failure> {
-        Ok(Box::new(self.source(pipeline).await?))
-    }
-
-    fn admin(&self, pipeline: &str) -> Box<dyn AdminStore> {
-        Box::new(self.admin(pipeline))
-    }
+fn commit_failed(error: sqlx::Error) -> SendError {
+    let failure = Failure::unavailable("E-COMMIT", "the commit was not confirmed")
+        .with_source(error)
+        .with_fix("look for it with `semel events list`; with --key it is safe to send it again");
+    SendError::Commit(failure)
 }
 
 async fn connect_file(path: String) -> Result<Arc<dyn Sink>, Failure> {

@@ -38,7 +38,7 @@ to = \"out\"
 ";
 
 #[tokio::test]
-async fn a_plain_insert_is_published_once() {
+async fn events_are_published_sent_replayed_and_cleaned() {
     let Some(server) = service(Service::Postgres) else { return };
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -68,6 +68,23 @@ async fn a_plain_insert_is_published_once() {
     assert_eq!(payloads, [1, 2, 3, 4, 5]);
     let status = expect(0, &semel(folder, &url, &["status", "--output", "json"]));
     assert!(status.contains("\"published\": 5"), "{status}");
+
+    let send = ["send", "--database", &url, "--aggregate-type", "order", "--aggregate-id", "42"];
+    let send = [&send[..], &["--type", "OrderPlaced", "--payload", "6", "--key", "k"]].concat();
+    expect(0, &semel(folder, &url, &send));
+    assert!(expect(1, &semel(folder, &url, &send)).contains("idempotency key k exists already"));
+    expect(0, &semel(folder, &url, &["relay", "--drain"]));
+    let replay = ["replay", "--all", "--until", "2999-01-01T00:00:00Z"];
+    let dry = semel(folder, &url, &[&replay[..], &["--dry-run"]].concat());
+    assert_eq!(expect(0, &dry), "6 events would be replayed\n");
+    assert_eq!(expect(0, &semel(folder, &url, &replay)), "6 events replayed\n");
+    expect(0, &semel(folder, &url, &["relay", "--drain"]));
+    let lines = fs::read_to_string(folder.join("events.ndjson")).unwrap();
+    assert_eq!(lines.lines().count(), 12);
+    let clean = ["clean", "--older-than", "0s"];
+    let dry = semel(folder, &url, &[&clean[..], &["--dry-run"]].concat());
+    assert_eq!(expect(0, &dry), "at most 6 events would be deleted\n");
+    assert_eq!(expect(0, &semel(folder, &url, &clean)), "6 events deleted\n");
     execute(&server, &format!("drop database {name} with (force)")).await;
 }
 

@@ -2,71 +2,20 @@
 
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests may panic")]
 
+mod shop;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sqlx::{Connection, SqliteConnection};
-use tempfile::TempDir;
 
-/// A folder with a database, a configuration, and a file that events go to.
-struct Shop {
-    folder: TempDir,
-}
+use self::shop::{Shop, all, lines};
 
 impl Shop {
-    fn new() -> Self {
-        let shop = Self { folder: tempfile::tempdir().unwrap() };
-        shop.configure("");
-        shop.expect(0, &["migrate", "up", "--database", "sqlite://shop.db"]);
-        shop
-    }
-
-    /// The usual configuration with a line more in its pipeline.
-    fn configure(&self, line: &str) {
-        let text = format!(
-            "[source.orders]\nurl = \"sqlite://shop.db\"\n[sink.out]\ntype = \"file\"\n\
-             path = \"events.ndjson\"\n[pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\n{line}\n"
-        );
-        self.write_config(&text);
-    }
-
-    fn write_config(&self, text: &str) {
-        fs::write(self.file("semel.toml"), text).unwrap();
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
-        command.args(arguments).current_dir(self.folder.path());
-        command
-    }
-
-    /// Runs a command that must end with this code; gives its standard output.
-    fn expect(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.command(arguments).output().unwrap();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", all(&output));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    /// Runs a command that must fail with this code; gives its message.
-    fn refused(&self, code: i32, arguments: &[&str]) -> String {
-        let output = self.command(arguments).output().unwrap();
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", all(&output));
-        String::from_utf8(output.stderr).unwrap()
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        let arguments = [arguments, &["--output", "json"]].concat();
-        serde_json::from_str(&self.expect(0, &arguments)).unwrap()
-    }
-
     /// Plain SQL, as a service in any language would write it.
     fn insert(&self, aggregate: &str, payload: &str) {
         let sql = "INSERT INTO semel_outbox (aggregate_type, aggregate_id, event_type, payload) \
@@ -79,21 +28,6 @@ impl Shop {
             insert.execute(&mut connection).await.unwrap();
         });
     }
-
-    /// The whole lines so far: a relay may be in the middle of another.
-    fn published(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.file("events.ndjson")).unwrap_or_default();
-        lines(text.rsplit_once('\n').map_or("", |(whole, _)| whole))
-    }
-}
-
-fn all(output: &Output) -> String {
-    let (out, err) = (&output.stdout, &output.stderr);
-    format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
-}
-
-fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 fn payloads(events: &[Value]) -> Vec<i64> {

@@ -3,7 +3,7 @@
 //! Whoever asked may go away at any point. Before the operation starts, the claim is given back;
 //! once it has started, it is finished and its result stored, whether or not anybody waits for it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -159,10 +159,6 @@ impl Claimed {
         Self { engine, job, held }
     }
 
-    pub(crate) fn attempt(&self) -> &Attempt {
-        self.held.attempt()
-    }
-
     /// Starts the operation. It says what it returned, and what to keep of it.
     pub(crate) fn start<R, F, O>(self, tally: Tally, operation: F) -> Started<R>
     where
@@ -192,10 +188,7 @@ where
     let _running = Running::new();
     let attempt = held.attempt().clone();
     // The operation's own state is not looked at again after a panic.
-    let ended = match catch_unwind(AssertUnwindSafe(|| operation(attempt))) {
-        Ok(operation) => AssertUnwindSafe(operation).catch_unwind().await,
-        Err(panic) => Err(panic),
-    };
+    let ended = AssertUnwindSafe(async move { operation(attempt).await }).catch_unwind().await;
     let (result, settlement) = match ended {
         Ok((result, settlement)) => (Some(result), settlement),
         Err(_) => {

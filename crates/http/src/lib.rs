@@ -58,6 +58,8 @@
 //! - With browsers, expose the marker yourself: `Access-Control-Expose-Headers:
 //!   Idempotent-Replayed, Retry-After`.
 //! - A claim whose answer was lost on the way from the store blocks its key for one lease.
+//! - Keys are read from headers, not from bodies; how old a key is is not looked at; clients learn
+//!   how long results are kept from your documentation, not from an endpoint.
 //!
 //! # Features
 //!

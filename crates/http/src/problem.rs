@@ -65,6 +65,17 @@ use serde_json::{Value, json};
 use crate::body::Body;
 use crate::policy::{Policy, Profile};
 
+/// The header, the marker and all refusals as components of an OpenAPI 3 document, to be merged
+/// into your own.
+///
+/// ```
+/// let fragment: serde_json::Value = serde_json::from_str(semel_http::problem::OPENAPI)?;
+/// let key = &fragment["components"]["parameters"]["IdempotencyKey"];
+/// assert_eq!(key["name"], "Idempotency-Key");
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+pub const OPENAPI: &str = include_str!("../assets/openapi.json");
+
 /// Why a request was not answered by its handler.
 #[derive(Debug)]
 pub(crate) enum Problem {
@@ -226,10 +237,14 @@ mod tests {
             Problem::HandlerPanicked,
         ];
         let docs = include_str!("problem.rs");
+        let fragment: Value = serde_json::from_str(OPENAPI).unwrap();
         for problem in &all {
             let (name, status, _) = problem.facts();
             let heading = format!("//! # {name}\n//! `{status}`");
             assert!(docs.contains(&heading), "no section {heading:?}");
+            let response = &fragment["components"]["responses"][format!("Idempotency{status}")];
+            let description = response["description"].as_str().unwrap();
+            assert!(description.contains(name), "{name} is not in the OpenAPI fragment");
         }
         let sections = docs.lines().filter(|line| line.starts_with("//! # ")).count();
         assert_eq!(sections, all.len());

@@ -78,11 +78,8 @@ const ACCESS: Verdict = (
     "E-MYSQL-ACCESS",
     "check user, password, host, database and TLS settings of the URL",
 );
-const BINLOG: Verdict = (
-    Fault::Misconfigured,
-    "E-MYSQL-BINLOG",
-    "set binlog_format = ROW or MIXED on the server",
-);
+const BINLOG: Verdict =
+    (Fault::Misconfigured, "E-MYSQL-BINLOG", "set binlog_format = ROW or MIXED on the server");
 const VALUE: Verdict = (Fault::Refused, "E-MYSQL-VALUE", "");
 const SQL: Verdict = (
     Fault::Misconfigured,
@@ -94,8 +91,23 @@ const OTHER: Verdict = (Fault::Transient, "E-MYSQL", "");
 
 fn by_number(number: u16, state: &str) -> Verdict {
     match number {
-        1021 | 1030 | 1036 | 1040 | 1041 | 1053 | 1077 | 1079 | 1114 | 1158..=1161 | 1184 | 1203
-        | 1226 | 1317 | 1927 | 1969 | 3024 => DOWN,
+        1021
+        | 1030
+        | 1036
+        | 1040
+        | 1041
+        | 1053
+        | 1077
+        | 1079
+        | 1114
+        | 1158..=1161
+        | 1184
+        | 1203
+        | 1226
+        | 1317
+        | 1927
+        | 1969
+        | 3024 => DOWN,
         1290 | 1792 | 1836 | 3032 => READONLY,
         1020 | 1205 | 1213 => CONFLICT,
         1054 | 1146 | 1305 => MISSING,

@@ -51,9 +51,8 @@ macro_rules! if_held {
     };
 }
 
-const COMPLETE: &str = if_held!(
-    "version = ?, body = ?, expires_at = utc_timestamp(6) + INTERVAL ? MICROSECOND"
-);
+const COMPLETE: &str =
+    if_held!("version = ?, body = ?, expires_at = utc_timestamp(6) + INTERVAL ? MICROSECOND");
 const RENEW: &str = if_held!("expires_at = utc_timestamp(6) + INTERVAL ? MICROSECOND");
 const RELEASE: &str = if_held!("released = TRUE, expires_at = utc_timestamp(6)");
 

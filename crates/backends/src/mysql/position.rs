@@ -22,10 +22,11 @@ const LAST: &str = "SELECT last FROM semel_counter WHERE name = 'position' FOR U
 const COMMITTED: &str = "SELECT seq FROM semel_outbox FORCE INDEX (semel_outbox_position) \
     WHERE position = 0 ORDER BY seq LIMIT ?";
 
+/// By the primary key, which locks these rows and no others.
 const NUMBER: &str = "UPDATE JSON_TABLE(cast(? AS CHAR), '$[*]' COLUMNS (\
          place FOR ORDINALITY, seq BIGINT UNSIGNED PATH '$')) j \
-         STRAIGHT_JOIN semel_outbox o ON o.seq = j.seq \
-     SET o.position = ? + j.place WHERE o.position = 0";
+         STRAIGHT_JOIN semel_outbox o FORCE INDEX (PRIMARY) ON o.seq = j.seq \
+     SET o.position = ? + j.place";
 
 const ADVANCE: &str = "UPDATE semel_counter SET last = ? WHERE name = 'position'";
 

@@ -108,11 +108,12 @@ async fn lock(connection: &mut MySqlConnection) -> Result<(), Failure> {
 }
 
 async fn version(connection: &mut MySqlConnection) -> Result<usize, Failure> {
-    let version: u32 =
-        sqlx::query_scalar("SELECT cast(coalesce(max(version), 0) AS UNSIGNED) FROM semel_migrations")
-            .fetch_one(connection)
-            .await
-            .map_err(failure("read the schema version"))?;
+    let version: u32 = sqlx::query_scalar(
+        "SELECT cast(coalesce(max(version), 0) AS UNSIGNED) FROM semel_migrations",
+    )
+    .fetch_one(connection)
+    .await
+    .map_err(failure("read the schema version"))?;
     Ok(usize::try_from(version).unwrap_or(usize::MAX))
 }
 

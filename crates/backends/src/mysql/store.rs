@@ -67,12 +67,21 @@ impl MysqlStore {
     /// # Errors
     /// `Unavailable` when there is no connection to be had.
     pub async fn begin(&self) -> Result<Transaction<'static, MySql>, Failure> {
-        self.pool.begin_with(BEGIN).await.map_err(failure("begin a transaction"))
+        self.begin_as(BEGIN).await
     }
 
     /// Opens a transaction that only reads, and sees one state of the database.
     pub(super) async fn begin_looking(&self) -> Result<Transaction<'static, MySql>, Failure> {
-        self.pool.begin_with(BEGIN_LOOKING).await.map_err(failure("begin a transaction"))
+        self.begin_as(BEGIN_LOOKING).await
+    }
+
+    /// In a task of its own: if the caller is dropped half-way, sqlx would put a connection back
+    /// into the pool that has a transaction open and does not know it.
+    async fn begin_as(&self, sql: &'static str) -> Result<Transaction<'static, MySql>, Failure> {
+        let pool = self.pool.clone();
+        let begun = tokio::spawn(async move { pool.begin_with(sql).await }).await;
+        let begun = begun.unwrap_or(Err(sqlx::Error::WorkerCrashed));
+        begun.map_err(failure("begin a transaction"))
     }
 
     /// Creates or upgrades the tables; says which migrations were applied.

@@ -21,7 +21,8 @@ pub(super) struct Place {
     pub(super) handed_out: u64,
 }
 
-const PLACE: &str = "SELECT position, ahead, handed_out, epoch FROM semel_cursor WHERE pipeline = ?";
+const PLACE: &str =
+    "SELECT position, ahead, handed_out, epoch FROM semel_cursor WHERE pipeline = ?";
 
 impl Place {
     pub(super) async fn read(
@@ -80,7 +81,7 @@ pub(super) struct Search<'a> {
 /// The columns that [`view`] reads after those of the event; takes the pipeline once. The state
 /// and the number of the row follow.
 const VIEW: &str = concat!(
-    ", coalesce(p.attempts, 0), ",
+    ", cast(coalesce(p.attempts, 0) AS UNSIGNED), ",
     "CASE WHEN p.state = 'failed' THEN ",
     as_micros!("p.retry_at"),
     " WHEN p.state IN ('waiting', 'scheduled') THEN ",

@@ -323,7 +323,7 @@ impl AdminStore for PostgresAdmin {
 }
 
 fn view(found: &PgRow) -> Result<EventView, Failure> {
-    let mut view = EventView::pending(row::event(found)?);
+    let mut view = EventView::pending(row::event(found)?.0);
     let state: &str = column(found, AFTER_EVENT)?;
     view.state = State::ALL.into_iter().find(|one| one.as_str() == state).unwrap_or(view.state);
     let attempts: i32 = column(found, AFTER_EVENT + 1)?;

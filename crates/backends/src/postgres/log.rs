@@ -4,14 +4,15 @@
 //! without a transaction around it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use futures_util::TryStreamExt;
 use semel_core::{Event, Failure, Limit, Payload, Timestamp};
-use sqlx::PgConnection;
 use sqlx::postgres::PgRow;
+use sqlx::{Connection, PgConnection};
 
 use super::error::failure;
-use super::row::{self, AFTER_EVENT, column, event_columns};
+use super::row::{self, column, event_columns};
 use super::store::count;
 use super::types::{Snapshot, Stamp};
 use super::window::Next;
@@ -46,14 +47,14 @@ pub(super) struct Agenda {
 #[derive(Debug)]
 pub(super) struct LogRow {
     pub(super) seq: i64,
-    pub(super) event: Event,
+    pub(super) event: Arc<Event>,
     /// The size of a payload that is too large to come with many others.
-    large: Option<usize>,
+    large: usize,
 }
 
 impl LogRow {
     pub(super) fn size(&self) -> usize {
-        self.event.size() + self.large.unwrap_or(0)
+        self.event.size() + self.large
     }
 }
 
@@ -93,16 +94,14 @@ macro_rules! read {
             pg_current_snapshot()::text, null::text, null::text, null::bytea, null::text,
             null::text, null::text, now(), (
                 select retry_at from semel.parked where pipeline = $1 and head and taken is null
-                    and state = 'failed' and due > now() order by due limit 1),
-            null::integer",
+                    and state = 'failed' and due > now() order by due limit 1)",
             $(
                 " union all (select ",
                 event_columns!(
                     "case when octet_length(o.payload) <= $3 then o.payload end",
                     "case when octet_length(o.payload_bytes) <= $3 then o.payload_bytes end"
                 ),
-                ", nullif(greatest(octet_length(o.payload), octet_length(o.payload_bytes), $3), $3)
-                 from ",
+                " from ",
                 $branch,
                 " limit $2)"
             ),+
@@ -132,59 +131,80 @@ const THESE: &str = read!(
         select * from semel.outbox o where o.seq = this) o"
 );
 
-/// Adding zero keeps the planner from looking for the least `seq` from the oldest row on.
+/// Adding zero keeps the planner from looking for the least `seq` from the oldest row on. No row
+/// that was written so far has a higher number than the sequence.
 const BOUNDS: &str = "\
-select coalesce(min(seq + 0), 1), coalesce(max(seq + 0), 0) from (
-    select seq, txid from semel.outbox
+select coalesce(least((
+    select min(seq + 0) from semel.outbox
     where txid >= $1::text::xid8 and txid < $2::text::xid8
-    union all
-    select o.seq, o.txid from unnest($3::text::xid8[]) as late
-    cross join lateral (select * from semel.outbox o where o.txid = late offset 0) o
+        and pg_visible_in_snapshot(txid, (select $4::text::pg_snapshot))
+), (
+    select min(o.seq) from unnest($3::text::xid8[]) as late
+    cross join lateral (
+        select seq from semel.outbox where txid = late order by seq limit 1) o
     where pg_visible_in_snapshot(late, $4::text::pg_snapshot)
-) w where pg_visible_in_snapshot(txid, (select $4::text::pg_snapshot))";
+)), 1), pg_sequence_last_value(pg_get_serial_sequence('semel.outbox', 'seq')::regclass)";
+
+const SIZES: &str = "\
+select seq, coalesce(octet_length(payload), octet_length(payload_bytes)) from semel.outbox
+where seq = any($1)";
 
 const PAYLOADS: &str = "\
 select seq, coalesce(convert_to(payload, 'UTF8'), payload_bytes) from semel.outbox
 where seq = any($1)";
 
-/// Reads what the ledger says is next. A new window is asked for one row more than the portion:
-/// if that comes, there is more, and what came is not its beginning.
+/// Keeps the planner to the indexes. Without statistics it expects few rows where there are many,
+/// and would rather read and sort them all than follow an index that has them in order.
+const GUIDED: &str = "begin read only; set local enable_seqscan = off; \
+    set local enable_bitmapscan = off; set local jit = off";
+
+/// What to read.
+pub(super) enum What<'a> {
+    Next(&'a Next),
+    These(Vec<i64>),
+}
+
+/// A window with more rows is measured and read in pages.
+const SMALL_WINDOW: usize = 1_000;
+
+/// Reads rows, at most a portion. A new window is asked for one row more: if that comes, there is
+/// more, and what came is not its beginning.
+///
+/// With `guided` it takes two more round trips, and the plan cannot be a bad one.
 pub(super) async fn read(
     connection: &mut PgConnection,
     pipeline: &str,
-    next: &Next,
+    what: &What<'_>,
     portion: Portion,
+    guided: bool,
 ) -> Result<Look, Failure> {
-    let (sql, extra) = match next {
-        Next::Window { .. } => (WINDOW, 1),
-        Next::Page { .. } => (PAGE, 0),
+    let (sql, rows) = match what {
+        What::Next(Next::Window { .. }) => (WINDOW, portion.rows.min(SMALL_WINDOW) + 1),
+        What::Next(Next::Page { .. }) => (PAGE, portion.rows),
+        What::These(seqs) => (THESE, seqs.len()),
     };
     let query = sqlx::query(sql)
         .bind(pipeline)
-        .bind(count(portion.rows.saturating_add(extra)))
+        .bind(count(rows))
         .bind(i32::try_from(portion.payload).unwrap_or(i32::MAX));
-    let query = match next {
-        Next::Window { from } => query.bind(from.end()).bind(from.running()),
-        Next::Page { from, end, after, last } => {
+    let query = match what {
+        What::Next(Next::Window { from }) => query.bind(from.end()).bind(from.running()),
+        What::Next(Next::Page { from, end, after, last }) => {
             query.bind(from.to_string()).bind(end.to_string()).bind(*after).bind(*last)
         }
+        What::These(seqs) => query.bind(seqs),
     };
-    collect(query.fetch(connection), portion.rows.saturating_add(extra)).await
-}
-
-/// Reads rows by their numbers.
-pub(super) async fn read_these(
-    connection: &mut PgConnection,
-    pipeline: &str,
-    seqs: &[i64],
-    portion: Portion,
-) -> Result<Look, Failure> {
-    let query = sqlx::query(THESE)
-        .bind(pipeline)
-        .bind(count(seqs.len()))
-        .bind(i32::try_from(portion.payload).unwrap_or(i32::MAX))
-        .bind(seqs);
-    collect(query.fetch(connection), usize::MAX).await
+    let mut look = if guided {
+        let failed = || failure("read the outbox");
+        let mut tx = connection.begin_with(GUIDED).await.map_err(failed())?;
+        let look = collect(query.fetch(&mut *tx), rows).await?;
+        tx.commit().await.map_err(failed())?;
+        look
+    } else {
+        collect(query.fetch(&mut *connection), rows).await?
+    };
+    measure(connection, &mut look.rows).await?;
+    Ok(look)
 }
 
 /// The first and the last row of a window.
@@ -209,7 +229,7 @@ pub(super) async fn fill(
     rows: impl Iterator<Item = &mut LogRow>,
 ) -> Result<(), Failure> {
     let mut large: HashMap<i64, &mut LogRow> =
-        rows.filter(|row| row.large.is_some()).map(|row| (row.seq, row)).collect();
+        rows.filter(|row| row.large > 0).map(|row| (row.seq, row)).collect();
     if large.is_empty() {
         return Ok(());
     }
@@ -218,18 +238,42 @@ pub(super) async fn fill(
     while let Some(found) = payloads.try_next().await.map_err(failure("read large payloads"))? {
         if let Some(row) = large.remove(&row::seq(&found)?) {
             let content_type = row.event.payload.content_type().to_owned();
-            row.event.payload = Payload::new(content_type, column::<&[u8]>(&found, 1)?.to_vec());
-            row.large = None;
+            let payload = Payload::new(content_type, column::<&[u8]>(&found, 1)?.to_vec());
+            Arc::make_mut(&mut row.event).payload = payload;
+            row.large = 0;
         }
     }
     match large.keys().next() {
         None => Ok(()),
-        Some(seq) => Err(Failure::transient(
-            "E-POSTGRES-GONE",
-            format!("PostgreSQL: row {seq} of semel.outbox was deleted before it was published"),
-        )
-        .with_fix("delete with `semel clean`, which leaves unpublished events alone")),
+        Some(seq) => Err(gone(*seq)),
     }
+}
+
+/// Asks for the sizes of payloads that did not come with their rows.
+async fn measure(connection: &mut PgConnection, rows: &mut [LogRow]) -> Result<(), Failure> {
+    let seqs: Vec<i64> = rows.iter().filter(|row| row.large > 0).map(|row| row.seq).collect();
+    if seqs.is_empty() {
+        return Ok(());
+    }
+    let sizes: Vec<(i64, i32)> = sqlx::query_as(SIZES)
+        .bind(seqs)
+        .fetch_all(connection)
+        .await
+        .map_err(failure("measure large payloads"))?;
+    let sizes: HashMap<i64, i32> = sizes.into_iter().collect();
+    for row in rows.iter_mut().filter(|row| row.large > 0) {
+        let size = sizes.get(&row.seq).ok_or_else(|| gone(row.seq))?;
+        row.large = usize::try_from(*size).unwrap_or(0);
+    }
+    Ok(())
+}
+
+fn gone(seq: i64) -> Failure {
+    Failure::transient(
+        "E-POSTGRES-GONE",
+        format!("PostgreSQL: row {seq} of semel.outbox was deleted before it was published"),
+    )
+    .with_fix("delete with `semel clean`, which leaves unpublished events alone")
 }
 
 async fn collect(
@@ -242,9 +286,8 @@ async fn collect(
         match column::<Option<i64>>(&found, 0)? {
             None => agenda = Some(read_agenda(&found)?),
             Some(seq) => {
-                let large: Option<i32> = column(&found, AFTER_EVENT)?;
-                let large = large.and_then(|size| usize::try_from(size).ok());
-                rows.push(LogRow { seq, event: row::event(&found)?, large });
+                let (event, complete) = row::event(&found)?;
+                rows.push(LogRow { seq, event: Arc::new(event), large: usize::from(!complete) });
             }
         }
     }

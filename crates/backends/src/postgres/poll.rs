@@ -15,6 +15,7 @@ use super::cursor::{self, Cursor};
 use super::error::failure;
 use super::parking::{Aside, Changes, Parking};
 use super::rebase::rebase;
+use super::round::Guidance;
 use super::schema;
 use super::store::PostgresStore;
 use super::window::{Ledger, Standing};
@@ -61,6 +62,7 @@ pub struct PostgresSource {
     pub(super) lost: bool,
     /// How large events are.
     pub(super) average: usize,
+    pub(super) guidance: Guidance,
 }
 
 impl PostgresSource {
@@ -93,6 +95,7 @@ impl PostgresSource {
             unsure: false,
             lost: false,
             average: 1024,
+            guidance: Guidance::default(),
             store,
         })
     }
@@ -136,7 +139,7 @@ impl Source for PostgresSource {
         Box::pin(async move {
             // An error means that the store is gone; then nothing will come any more.
             if changes.changed().await.is_err() {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         })
     }

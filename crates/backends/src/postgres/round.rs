@@ -5,16 +5,45 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use semel_core::{Batch, Delivery, Event, Failure, Limit, Message, Receipt};
 use sqlx::{Connection, PgConnection};
 
 use super::error::failure;
-use super::log::{self, Agenda, LogRow, Look, Portion};
+use super::log::{self, Agenda, LogRow, Look, Portion, What};
 use super::parking::{Aside, Changes};
 use super::poll::PostgresSource;
 use super::row::{self, AFTER_EVENT, column};
 use super::window::{Ledger, Next, Standing};
+
+/// Whether the planner has to be guided: for a while after a read that took far too long.
+#[derive(Debug, Default)]
+pub(super) struct Guidance {
+    until: Option<Instant>,
+}
+
+impl Guidance {
+    const FOR: Duration = Duration::from_secs(60);
+    /// What a read may take, and each of its rows.
+    const READ: Duration = Duration::from_millis(20);
+    const ROW: Duration = Duration::from_micros(20);
+
+    fn is_needed(&self) -> bool {
+        self.until.is_some()
+    }
+
+    /// Looks at how long a read took; says whether the next one is done differently.
+    fn changes(&mut self, took: Duration, rows: usize) -> bool {
+        let slow = took > Self::READ + Self::ROW * u32::try_from(rows).unwrap_or(u32::MAX);
+        let before = self.until.is_some();
+        self.until = match self.until {
+            None => slow.then(|| Instant::now() + Self::FOR),
+            Some(until) => (Instant::now() < until).then_some(until),
+        };
+        before != self.until.is_some()
+    }
+}
 
 /// What one round uses.
 struct Round {
@@ -23,7 +52,7 @@ struct Round {
     /// Whether the tables may say more than the memory.
     strict: bool,
     /// Parked rows that are due, with the attempts made.
-    parked: Vec<(i64, Event, u32)>,
+    parked: Vec<(i64, Arc<Event>, u32)>,
     /// Rows of the log, by receipt.
     log: Vec<(u64, LogRow)>,
     /// The ledger once all of that is handed out.
@@ -78,12 +107,18 @@ impl PostgresSource {
     ) -> Result<Option<Look>, Failure> {
         let portion = Portion::of(limit, self.average);
         let next = self.ledger.next();
-        let look = if again.is_empty() {
-            log::read(connection, &self.cursor.pipeline, &next, portion).await?
+        let what = if again.is_empty() {
+            What::Next(&next)
         } else {
-            let seqs: Vec<i64> = again.iter().map(|(_, seq)| *seq).collect();
-            log::read_these(connection, &self.cursor.pipeline, &seqs, portion).await?
+            What::These(again.iter().map(|(_, seq)| *seq).collect())
         };
+        let guided = self.guidance.is_needed();
+        let began = Instant::now();
+        let look = log::read(connection, &self.cursor.pipeline, &what, portion, guided).await?;
+        if self.guidance.changes(began.elapsed(), look.rows.len()) {
+            // Plans that were made the other way are of no use.
+            connection.clear_cached_statements().await.map_err(failure("plan anew"))?;
+        }
         if let Next::Window { from } = &next
             && again.is_empty()
             && look.full
@@ -103,7 +138,7 @@ impl PostgresSource {
         connection: &mut PgConnection,
         agenda: &Agenda,
         limit: Limit,
-    ) -> Result<Vec<(i64, Event, u32)>, Failure> {
+    ) -> Result<Vec<(i64, Arc<Event>, u32)>, Failure> {
         if agenda.scheduled {
             self.wake_scheduled(connection).await?;
         }
@@ -115,7 +150,8 @@ impl PostgresSource {
             self.parking().offer(connection, self.cursor.epoch, events, limit.bytes).await?;
         let read = |found| {
             let attempts: i32 = column(found, AFTER_EVENT)?;
-            Ok((row::seq(found)?, row::event(found)?, u32::try_from(attempts).unwrap_or(0)))
+            let event = Arc::new(row::event(found)?.0);
+            Ok((row::seq(found)?, event, u32::try_from(attempts).unwrap_or(0)))
         };
         taken.iter().map(read).collect()
     }
@@ -180,8 +216,7 @@ impl PostgresSource {
         (!nothing_yet).then_some(Batch { deliveries, more: round.more, next_due })
     }
 
-    fn delivery(&self, receipt: u64, event: Event, attempts: u32) -> Delivery {
-        let event = Arc::new(event);
+    fn delivery(&self, receipt: u64, event: Arc<Event>, attempts: u32) -> Delivery {
         let message = Message { topic: self.topic.clone(), event, attempt: attempts + 1 };
         Delivery { message, receipt: Receipt(receipt) }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use semel_core::{Event, EventId, Failure, Headers, Payload, Timestamp};
 use sqlx::postgres::PgRow;
-use sqlx::{Decode, Postgres, Row, Type};
+use sqlx::{Decode, Postgres, Row, Type, ValueRef};
 use uuid::Uuid;
 
 use super::error::failure;
@@ -39,19 +39,27 @@ pub(super) fn seq(row: &PgRow) -> Result<i64, Failure> {
     column(row, 0)
 }
 
-/// The event of a row that begins with [`event_columns`].
-pub(super) fn event(row: &PgRow) -> Result<Event, Failure> {
+/// The event of a row that begins with [`event_columns`], and whether its payload came with it.
+pub(super) fn event(row: &PgRow) -> Result<(Event, bool), Failure> {
     let id: Uuid = column(row, 1)?;
     let text = |index| column::<&str>(row, index);
     let mut event = Event::with_id(EventId::from_uuid(id), text(2)?, text(3)?, text(4)?);
-    event.payload = payload(row)?;
+    let bytes = match bytes(row, 5)? {
+        Some(text) => Some(text),
+        None => bytes(row, 6)?,
+    };
+    let content_type: Option<String> = column(row, 7)?;
+    event.payload = Payload::new(
+        content_type.map_or(Cow::Borrowed(Payload::JSON), Cow::Owned),
+        Bytes::copy_from_slice(bytes.unwrap_or_default()),
+    );
     if let Some(headers) = column::<Option<&str>>(row, 8)? {
         event.headers = parse_headers(headers);
     }
     event.custom_key = column(row, 9)?;
     event.created_at = column::<Stamp>(row, 10)?.0;
     event.available_at = available_at(row)?;
-    Ok(event)
+    Ok((event, bytes.is_some()))
 }
 
 /// When a row may be published, if it says.
@@ -67,15 +75,13 @@ where
     row.try_get_unchecked(index).map_err(failure("read a row"))
 }
 
-/// Text or bytes, whichever is there. Neither when it was too large to come with the row.
-fn payload(row: &PgRow) -> Result<Payload, Failure> {
-    let content_type: Option<String> = column(row, 7)?;
-    let content_type = content_type.map_or(Cow::Borrowed(Payload::JSON), Cow::Owned);
-    let bytes = match column::<Option<&str>>(row, 5)? {
-        Some(text) => text.as_bytes(),
-        None => column::<Option<&[u8]>>(row, 6)?.unwrap_or_default(),
-    };
-    Ok(Payload::new(content_type, Bytes::copy_from_slice(bytes)))
+/// The bytes of a column, whether text or not.
+fn bytes(row: &PgRow, index: usize) -> Result<Option<&[u8]>, Failure> {
+    let value = row.try_get_raw(index).map_err(failure("read a row"))?;
+    if value.is_null() {
+        return Ok(None);
+    }
+    value.as_bytes().map(Some).map_err(|error| failure("read a row")(sqlx::Error::Decode(error)))
 }
 
 /// Headers as a writer of any language may have put them: what is not a string is kept as JSON.

@@ -1,12 +1,18 @@
-//! MySQL and MariaDB: the shared suites, and what is particular to it.
+//! MySQL and MariaDB: the shared suites, and what is particular to them.
 
+mod failures;
+mod late;
+mod locks;
+mod operator;
+mod order;
+mod plain_sql;
+mod set_up;
+mod storm;
 mod suites;
 
 use std::thread;
 
-use semel_backends::mysql::{
-    MySqlPool, MySql, MysqlConfig, MysqlSource, MysqlStore, Transaction,
-};
+use semel_backends::mysql::{MySql, MySqlPool, MysqlConfig, MysqlSource, MysqlStore, Transaction};
 use semel_core::{Delivery, Event, Limit, Outcome, Settlement, Source};
 use semel_testkit::services::{Service, service};
 use uuid::Uuid;
@@ -136,15 +142,35 @@ impl Relay {
 }
 
 impl Drop for Database {
+    /// Transactions that the test left open keep their tables: their connections end first.
     fn drop(&mut self) {
         let (server, name) = (self.server.clone(), self.name.clone());
         let dropping = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let sql = format!("DROP DATABASE IF EXISTS {name}");
-            runtime.unwrap().block_on(on_server(&server, &sql));
+            runtime.unwrap().block_on(async {
+                cut_off(&server, &name).await;
+                on_server(&server, &format!("DROP DATABASE IF EXISTS {name}")).await;
+            });
         });
         dropping.join().unwrap();
     }
+}
+
+/// Ends every connection to a database.
+async fn cut_off(server: &str, database: &str) {
+    let pool = MySqlPool::connect(server).await.unwrap();
+    let open: Vec<u64> = sqlx::query_scalar(
+        "SELECT cast(id AS UNSIGNED) FROM information_schema.processlist WHERE db = ?",
+    )
+    .bind(database)
+    .fetch_all(&pool)
+    .await
+    .unwrap();
+    for id in open {
+        // It may have ended by itself.
+        sqlx::raw_sql(sqlx::AssertSqlSafe(format!("KILL {id}"))).execute(&pool).await.ok();
+    }
+    pool.close().await;
 }
 
 async fn connect(url: &str) -> MysqlStore {

@@ -1,8 +1,6 @@
 //! The shared suites.
 
-use semel_backends::mysql::{
-    MySql, MysqlAdmin, MysqlInbox, MysqlKeys, MysqlSource, Transaction,
-};
+use semel_backends::mysql::{MySql, MysqlAdmin, MysqlInbox, MysqlKeys, MysqlSource, Transaction};
 use semel_core::outbox::AppendError;
 use semel_core::{Event, InboxStore, Limit, OutboxWriter, Source};
 use semel_testkit::probe::{Probe, Ran, WriteProbe};

@@ -55,12 +55,14 @@ async fn json_with_backslashes_arrives_unchanged() {
     let database = database!();
     let json = r#"{"path":"C:\\temp\\new","quote":"\"","line":"\n","u":"\u00fc"}"#;
     insert(&database, COLUMNS, &format!("'order', '1', 'T', '{json}'")).await.unwrap();
-    sqlx::query("insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
-        values ('order', '2', 'T', $1)")
-        .bind(json)
-        .execute(database.pool())
-        .await
-        .unwrap();
+    sqlx::query(
+        "insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
+        values ('order', '2', 'T', $1)",
+    )
+    .bind(json)
+    .execute(database.pool())
+    .await
+    .unwrap();
     for event in read(&database).await {
         assert_eq!(event.payload.bytes().as_ref(), json.as_bytes());
     }
@@ -71,10 +73,12 @@ async fn json_with_backslashes_arrives_unchanged() {
 async fn expressions_of_other_types_are_taken() {
     let database = database!();
     database
-        .run("insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
+        .run(
+            "insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
             select 'order', 1::text, 'T', to_jsonb(o) from (select 1 as id, 'x' as name) o;
             insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
-            values ('order', '2', 'T', json_build_object('a', 1))")
+            values ('order', '2', 'T', json_build_object('a', 1))",
+        )
         .await;
     let events = read(&database).await;
     assert_eq!(events[0].payload.bytes().as_ref(), br#"{"id": 1, "name": "x"}"#);

@@ -49,10 +49,15 @@ fn copy(from: &Database, to: &Database) {
 /// Makes the numbers those of a server that has counted further, or less far.
 async fn shift_transaction_ids(database: &Database, by: i64) {
     let shifted = |snapshot: &str| {
-        let parts: Vec<_> = snapshot.split(':').map(|part| {
-            let ids = part.split(',').filter(|id| !id.is_empty());
-            ids.map(|id| (id.parse::<i64>().unwrap() + by).to_string()).collect::<Vec<_>>().join(",")
-        }).collect();
+        let parts: Vec<_> = snapshot
+            .split(':')
+            .map(|part| {
+                let ids = part.split(',').filter(|id| !id.is_empty());
+                ids.map(|id| (id.parse::<i64>().unwrap() + by).to_string())
+                    .collect::<Vec<_>>()
+                    .join(",")
+            })
+            .collect();
         parts.join(":")
     };
     let (passed, end): (String, Option<String>) =
@@ -174,7 +179,9 @@ async fn a_source_notices_that_its_database_was_exchanged() {
     let taken = relay.take(1).await;
     let aside = format!("{}_aside", original.name);
     for (from, to) in [(&original.name, &aside), (&restored.name, &original.name)] {
-        let end = format!("select pg_terminate_backend(pid) from pg_stat_activity where datname = '{from}'");
+        let end = format!(
+            "select pg_terminate_backend(pid) from pg_stat_activity where datname = '{from}'"
+        );
         on_server(&original.server, &end).await;
         on_server(&original.server, &format!("alter database {from} rename to {to}")).await;
     }

@@ -75,13 +75,13 @@ async fn any_order_of_commits_loses_nothing_where_an_id_cursor_does() {
         open.push((lane, tx));
         while open.len() > (dice >> 33) % 8 {
             let (lane, tx) = open.swap_remove((dice >> 40) % open.len());
-            if (dice >> 50) % 5 == 0 {
+            if (dice >> 50).is_multiple_of(5) {
                 tx.rollback().await.unwrap();
             } else {
                 tx.commit().await.unwrap();
                 committed.push(lane);
             }
-            if (dice >> 45) % 3 == 0 {
+            if (dice >> 45).is_multiple_of(3) {
                 ours.extend(relay.lanes().await);
                 theirs.extend(wrong.read().await);
             }

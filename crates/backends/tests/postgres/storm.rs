@@ -69,7 +69,8 @@ async fn relay(store: PostgresStore, stop: Arc<AtomicBool>) -> Vec<Event> {
     let mut source = store.source("orders").await.unwrap();
     loop {
         let was_over = stop.load(Ordering::Relaxed);
-        let limit = Limit { events: usize::try_from(dice.below(60) + 1).unwrap(), ..Limit::default() };
+        let limit =
+            Limit { events: usize::try_from(dice.below(60) + 1).unwrap(), ..Limit::default() };
         let batch = source.next_batch(limit).await.unwrap().deliveries;
         if batch.is_empty() && was_over {
             return delivered;
@@ -103,7 +104,9 @@ async fn relay(store: PostgresStore, stop: Arc<AtomicBool>) -> Vec<Event> {
 async fn many_writers_and_a_dying_relay() {
     let database = database!();
     database.run("create table lanes (lane bigint primary key, version bigint)").await;
-    database.run(&format!("insert into lanes select n, 0 from generate_series(0, {LANES}) n")).await;
+    database
+        .run(&format!("insert into lanes select n, 0 from generate_series(0, {LANES}) n"))
+        .await;
     let (writing, reading) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let written = Arc::new(AtomicU64::new(0));
     let writers: Vec<_> = (1..=WRITERS)

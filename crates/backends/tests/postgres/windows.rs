@@ -101,7 +101,8 @@ async fn what_was_settled_out_of_order_does_not_come_again() {
         flight.extend(relay.take(9).await);
     }
     let chosen = |keep: bool| {
-        let parity = move |got: &&semel_core::Delivery| (number(&got.message.event) % 7 < 3) == keep;
+        let parity =
+            move |got: &&semel_core::Delivery| (number(&got.message.event) % 7 < 3) == keep;
         flight.iter().filter(parity).cloned().collect::<Vec<_>>()
     };
     relay.settle(&chosen(true), |_| Outcome::Delivered).await;

@@ -1,18 +1,22 @@
 //! One file or folder per command.
 
+pub(crate) mod change;
+pub(crate) mod clean;
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod events;
 pub(crate) mod migrate;
 pub(crate) mod relay;
+pub(crate) mod send;
 pub(crate) mod status;
 
+use semel_core::admin::{EventView, Filter};
 use semel_core::{AdminStore, Failure};
 
-use crate::args::PipelineOption;
+use crate::args::{DatabaseOption, PipelineOption};
 use crate::config::{Config, Pipeline};
 use crate::exit::Problem;
-use crate::wiring::Missing;
+use crate::wiring::{Database, DatabaseKind, Missing, shown};
 
 /// The outbox of a pipeline, and how failures of it are told.
 struct Desk {
@@ -41,3 +45,46 @@ impl Desk {
 }
 
 const EFFECT: &str = "nothing was changed; no event is lost";
+
+/// How many events match and pass a test of their own.
+async fn count_matching(
+    store: &dyn AdminStore,
+    filter: &Filter,
+    counts: impl Fn(&EventView) -> bool,
+) -> Result<usize, Failure> {
+    const PAGE: usize = 1000;
+    let (mut count, mut after) = (0, None);
+    loop {
+        let page = store.list(filter, after, PAGE).await?;
+        count += page.events.iter().filter(|view| counts(view)).count();
+        after = page.next;
+        if after.is_none() {
+            return Ok(count);
+        }
+    }
+}
+
+/// Opens the database of a command that needs no configuration.
+async fn connect(
+    options: &DatabaseOption,
+    missing: Missing,
+    effect: &'static str,
+) -> Result<Box<dyn Database>, Problem> {
+    let connected = (database_kind(options, effect)?.connect)(options.url.clone(), missing).await;
+    connected.map_err(|failure| database_problem(options, failure, effect))
+}
+
+fn database_kind(
+    options: &DatabaseOption,
+    effect: &'static str,
+) -> Result<&'static DatabaseKind, Problem> {
+    DatabaseKind::of_url(&options.url).map_err(|why| {
+        let fix = "give --database a URL such as sqlite://shop.db";
+        let failure = Failure::misconfigured("E-DATABASE-URL", why).with_fix(fix);
+        database_problem(options, failure, effect)
+    })
+}
+
+fn database_problem(options: &DatabaseOption, failure: Failure, effect: &'static str) -> Problem {
+    Problem::new(failure, shown(&options.url), effect)
+}

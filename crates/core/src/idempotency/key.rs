@@ -63,11 +63,52 @@ impl Fingerprint {
     }
 }
 
-fn hash<'a>(parts: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
+fn hash<'a>(parts: impl Iterator<Item = &'a [u8]> + Clone) -> [u8; 32] {
+    let mut short = [0; SHORT];
+    if let Some(text) = join(parts.clone(), &mut short) {
+        return blake3::hash(text).into();
+    }
     let mut hasher = blake3::Hasher::new();
     for part in parts {
-        hasher.update(&(part.len() as u64).to_le_bytes());
+        hasher.update(&prefix(part));
         hasher.update(part);
     }
     hasher.finalize().into()
+}
+
+/// Most keys and requests fit; hashing them in one go takes half the time.
+const SHORT: usize = 512;
+
+fn join<'a, 'b>(
+    parts: impl Iterator<Item = &'a [u8]>,
+    buffer: &'b mut [u8; SHORT],
+) -> Option<&'b [u8]> {
+    let mut used = 0;
+    for part in parts {
+        for bytes in [&prefix(part)[..], part] {
+            buffer.get_mut(used..used + bytes.len())?.copy_from_slice(bytes);
+            used += bytes.len();
+        }
+    }
+    Some(&buffer[..used])
+}
+
+fn prefix(part: &[u8]) -> [u8; 8] {
+    (part.len() as u64).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_and_short_parts_are_hashed_alike() {
+        for size in [0, 1, 63, 495, 496, 497, 600, 5000] {
+            let body = vec![7; size];
+            let mut text = [prefix(b"k").to_vec(), b"k".to_vec()].concat();
+            text.extend([prefix(&body).to_vec(), body.clone()].concat());
+            let expected = *blake3::hash(&text).as_bytes();
+            assert_eq!(Fingerprint::new(&[b"k", &body]).as_bytes(), &expected, "{size} bytes");
+        }
+    }
 }

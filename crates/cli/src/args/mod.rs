@@ -1,12 +1,17 @@
 //! What can be typed: commands, options and their help.
 
+mod choice;
+mod send;
+
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use semel_core::admin::{Filter, Selection, State};
-use semel_core::{EventId, Timestamp};
+use semel_core::EventId;
+use semel_core::admin::State;
 
+pub(crate) use self::choice::{ChangeOptions, FilterOptions};
+pub(crate) use self::send::{PayloadOrigin, SendOptions};
 use crate::output::Format;
 
 /// The whole command line.
@@ -44,6 +49,12 @@ pub(crate) enum Command {
     /// Look at dead letters, try them again, or give them up
     #[command(subcommand)]
     Dead(DeadCommand),
+    /// Publish events again that were published before, with the same ids
+    Replay(ChangeOptions),
+    /// Delete events that every pipeline published or gave up long ago
+    Clean(CleanOptions),
+    /// Write one event
+    Send(SendOptions),
 }
 
 /// `semel demo`
@@ -171,7 +182,7 @@ pub(crate) enum DeadCommand {
 #[derive(Args, Debug)]
 pub(crate) struct ListOptions {
     /// Only in this state
-    #[arg(long, value_name = "STATE", value_parser = states())]
+    #[arg(long, value_name = "STATE", value_parser = choice::states())]
     pub(crate) state: Option<State>,
     #[command(flatten)]
     pub(crate) rest: DeadListOptions,
@@ -210,81 +221,24 @@ pub(crate) struct ShowOptions {
     pub(crate) output: OutputOption,
 }
 
-/// `semel dead retry` and `semel dead discard`
+/// `semel clean`
 #[derive(Args, Debug)]
-pub(crate) struct ChangeOptions {
-    /// Which events
-    #[arg(required_unless_present = "all")]
-    #[arg(conflicts_with_all = ["all", "event_type", "aggregate_type", "aggregate_id", "since", "until"])]
-    pub(crate) ids: Vec<EventId>,
+pub(crate) struct CleanOptions {
+    /// How long ago they were published or given up, such as 7d, 12h or 100ms
+    #[arg(long, value_name = "AGE", value_parser = humantime::parse_duration)]
+    pub(crate) older_than: Duration,
 
-    /// All dead letters, or those that the options below choose
-    #[arg(long)]
-    pub(crate) all: bool,
+    /// Delete at most so many; the oldest go first
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<usize>,
 
-    /// Only say how many it would be
+    /// Only say how many it would be at most
     #[arg(long)]
     pub(crate) dry_run: bool,
-    #[command(flatten)]
-    pub(crate) filter: FilterOptions,
     #[command(flatten)]
     pub(crate) pipeline: PipelineOption,
     #[command(flatten)]
     pub(crate) output: OutputOption,
-}
-
-impl ChangeOptions {
-    pub(crate) fn selection(&self) -> Selection {
-        if self.all {
-            Selection::Matching(self.filter.in_state(Some(State::Dead)))
-        } else {
-            Selection::Ids(self.ids.clone())
-        }
-    }
-}
-
-/// Which events.
-#[derive(Args, Debug)]
-pub(crate) struct FilterOptions {
-    /// Only of this event type
-    #[arg(long = "type", value_name = "TYPE")]
-    event_type: Option<String>,
-
-    /// Only of this aggregate type
-    #[arg(long, value_name = "TYPE")]
-    aggregate_type: Option<String>,
-
-    /// Only of the aggregate with this id
-    #[arg(long = "aggregate", value_name = "ID")]
-    aggregate_id: Option<String>,
-
-    /// Only made at this time or later, such as 2026-01-31T12:00:00Z
-    #[arg(long, value_name = "TIME")]
-    since: Option<Timestamp>,
-
-    /// Only made before this time
-    #[arg(long, value_name = "TIME")]
-    until: Option<Timestamp>,
-}
-
-impl FilterOptions {
-    pub(crate) fn in_state(&self, state: Option<State>) -> Filter {
-        Filter {
-            state,
-            aggregate_type: self.aggregate_type.clone(),
-            aggregate_id: self.aggregate_id.clone(),
-            event_type: self.event_type.clone(),
-            since: self.since,
-            until: self.until,
-        }
-    }
-}
-
-fn states() -> impl TypedValueParser<Value = State> {
-    PossibleValuesParser::new(State::ALL.map(State::as_str)).try_map(|name| {
-        let state = State::ALL.into_iter().find(|state| state.as_str() == name);
-        state.ok_or("no such state")
-    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,170 @@
+//! Migrations, versions, privileges, addresses: what is wrong is said, with what to do about it.
+
+use futures_util::future::join_all;
+use semel_backends::mysql::{MysqlConfig, migrate, schema_sql};
+use semel_core::{Fault, InboxStore};
+
+use super::{Database, database, unmigrated, url_of};
+
+#[tokio::test]
+async fn migrating_is_repeatable_and_tells_what_it_did() {
+    let database = unmigrated!();
+    assert_eq!(database.store.migrate().await.unwrap(), ["0001_tables"]);
+    database.commit(&[semel_testkit::workload::event("a", 1)]).await;
+    assert!(database.store.migrate().await.unwrap().is_empty());
+    assert_eq!(database.relay().await.deliver_all(10).await.len(), 1);
+}
+
+#[tokio::test]
+async fn of_many_that_migrate_at_once_one_does_it() {
+    let database = unmigrated!();
+    let all = (0..8).map(|_| {
+        let pool = database.pool().clone();
+        tokio::spawn(async move { migrate(&pool).await.unwrap().len() })
+    });
+    let applied: usize = join_all(all).await.into_iter().map(|done| done.unwrap()).sum();
+    assert_eq!(applied, 1);
+}
+
+/// MySQL cannot undo the half of a migration: it is done again, and the rest with it.
+#[tokio::test]
+async fn a_migration_that_ended_half_way_is_finished() {
+    let database = database!();
+    database.commit(&[semel_testkit::workload::event("a", 1)]).await;
+    database
+        .run("DROP TABLE semel_keys; DROP TABLE semel_inbox; DELETE FROM semel_migrations")
+        .await;
+    assert_eq!(database.store.migrate().await.unwrap(), ["0001_tables"]);
+    assert_eq!(database.relay().await.deliver_all(10).await.len(), 1);
+    assert_eq!(tables(&database).await.len(), 8);
+}
+
+#[tokio::test]
+async fn the_printed_schema_is_the_migrated_one() {
+    let (printed, migrated) = (unmigrated!(), database!());
+    printed.run(&schema_sql()).await;
+    assert!(printed.store.migrate().await.unwrap().is_empty(), "it is up to date");
+    assert_eq!(tables(&printed).await, tables(&migrated).await);
+}
+
+async fn tables(database: &Database) -> Vec<(String, String)> {
+    let names: Vec<String> =
+        sqlx::query_scalar("SHOW TABLES").fetch_all(database.pool()).await.unwrap();
+    let mut tables = Vec::new();
+    for name in names {
+        let show = sqlx::AssertSqlSafe(format!("SHOW CREATE TABLE {name}"));
+        let (name, sql): (String, String) =
+            sqlx::query_as(show).fetch_one(database.pool()).await.unwrap();
+        let sql = sql.split(" AUTO_INCREMENT=").next().unwrap().to_owned();
+        tables.push((name, sql));
+    }
+    tables
+}
+
+#[tokio::test]
+async fn missing_tables_say_what_to_run() {
+    let database = unmigrated!();
+    let failure = database.store.source("orders").await.unwrap_err();
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-SCHEMA-MISSING"));
+    assert!(failure.fix().unwrap().contains("semel migrate up"));
+    let inbox = database.store.inbox();
+    let mut tx = inbox.begin().await.unwrap();
+    let id = semel_core::EventId::now();
+    let failure = inbox.record(&mut tx, "payments", id).await.unwrap_err();
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-SCHEMA-MISSING"));
+}
+
+#[tokio::test]
+async fn tables_of_another_version_are_refused() {
+    let database = database!();
+    database.run("INSERT INTO semel_migrations (version, name) VALUES (99, 'later')").await;
+    for failure in [
+        database.store.source("orders").await.unwrap_err(),
+        database.store.migrate().await.unwrap_err(),
+    ] {
+        assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-SCHEMA-NEWER"));
+        assert!(failure.to_string().contains("version 99"), "{failure}");
+    }
+    database.run("DELETE FROM semel_migrations").await;
+    let failure = database.store.source("orders").await.unwrap_err();
+    assert_eq!(failure.code(), "E-SCHEMA-MISSING");
+    assert!(failure.to_string().contains("version 0"), "{failure}");
+}
+
+#[tokio::test]
+async fn addresses_that_lead_nowhere_are_told_apart() {
+    let database = unmigrated!();
+    let url = MysqlConfig::new("mysql://root@127.0.0.1:1/shop").unwrap();
+    assert_eq!(url.connect().await.unwrap_err().fault(), Fault::Unavailable);
+    let wrong = [
+        url_of(&database.server, "no_such_database"),
+        database
+            .url()
+            .replacen("mysql://", "mysql://nobody_here:wrong@", 1)
+            .replacen("root@", "", 1),
+    ];
+    for url in wrong {
+        let failure = MysqlConfig::new(&url).unwrap().connect().await.unwrap_err();
+        assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-MYSQL-ACCESS"));
+        assert!(failure.fix().is_some() && !failure.to_string().contains("wrong"), "{failure}");
+    }
+    for url in ["sqlite://shop.db", "mysql://root@127.0.0.1", "mysql://root@127.0.0.1/"] {
+        let failure = MysqlConfig::new(url).unwrap_err();
+        assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-MYSQL-URL"));
+        assert!(failure.fix().unwrap().contains("mysql://"));
+    }
+    let long = database.store.source(&"x".repeat(101)).await.unwrap_err();
+    assert_eq!((long.fault(), long.code()), (Fault::Misconfigured, "E-PIPELINE-NAME"));
+}
+
+/// A writer needs to insert and nothing else; what it may not do says who can change that.
+#[tokio::test]
+async fn missing_privileges_are_named() {
+    let database = database!();
+    let (name, user) = (&database.name, format!("w_{}", &database.name[31..]));
+    let create = format!(
+        "CREATE USER '{user}'@'%' IDENTIFIED BY 'pw'; \
+         GRANT INSERT ON {name}.semel_outbox TO '{user}'@'%'"
+    );
+    database.run(&create).await;
+    let (scheme, rest) = database.server.split_once("://").unwrap();
+    let address = rest.split_once('@').map_or(rest, |(_, address)| address);
+    let url = url_of(&format!("{scheme}://{user}:pw@{address}"), name);
+    let writer = MysqlConfig::new(&url).unwrap().connect().await.unwrap();
+    let mut tx = writer.begin().await.unwrap();
+    let event = semel_testkit::workload::event("a", 1).with_idempotency_key("k");
+    writer.outbox().append(&mut tx, event.clone()).await.unwrap();
+    writer.outbox().append(&mut tx, event).await.unwrap_err();
+    tx.commit().await.unwrap();
+    let failure = writer.source("orders").await.unwrap_err();
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-MYSQL-PRIVILEGE"));
+    writer.close().await;
+    database.run(&format!("DROP USER '{user}'@'%'")).await;
+    assert_eq!(database.relay().await.deliver_all(10).await.len(), 1);
+}
+
+/// Without row-based logging InnoDB refuses READ COMMITTED; it is said before anything is lost.
+#[tokio::test]
+async fn a_log_of_statements_is_refused() {
+    let database = database!();
+    database.commit(&[semel_testkit::workload::event("a", 1)]).await;
+    let options: sqlx::mysql::MySqlConnectOptions = database.url().parse().unwrap();
+    let pool = sqlx::mysql::MySqlPoolOptions::new()
+        .after_connect(|connection, _| {
+            Box::pin(async move {
+                use sqlx::Executor;
+                connection.execute("SET SESSION binlog_format = 'STATEMENT'").await.map(drop)
+            })
+        })
+        .connect_with(options)
+        .await
+        .unwrap();
+    if database.number("SELECT @@log_bin").await == 0 {
+        return;
+    }
+    let store = semel_backends::mysql::MysqlStore::from_pool(pool);
+    let failure = store.source("orders").await.unwrap_err();
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-MYSQL-BINLOG"));
+    assert!(failure.fix().unwrap().contains("binlog_format"));
+    assert_eq!(database.relay().await.deliver_all(10).await.len(), 1);
+}
