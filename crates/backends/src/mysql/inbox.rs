@@ -13,7 +13,9 @@ use super::store::{MysqlStore, changed, count, micros};
 /// The table `semel_inbox`. Made by [`MysqlStore::inbox`].
 ///
 /// The insert is the lock: of two transactions that record the same id the second waits in
-/// [`record`](InboxStore::record) until the first ends, or for `innodb_lock_wait_timeout`.
+/// [`record`](InboxStore::record) until the first ends, or for `innodb_lock_wait_timeout`. When
+/// several wait and the first rolls back, InnoDB may end some of them as deadlocked: they fail as
+/// transient, and their messages come again.
 ///
 /// ```no_run
 /// use semel_backends::mysql::MysqlConfig;
@@ -38,16 +40,13 @@ impl MysqlInbox {
     }
 }
 
-/// A duplicate is changed, not refused: that takes an exclusive lock, where the shared ones of two
-/// refused inserts would deadlock once the first rolls back. And what a transaction has changed it
-/// can read, at any isolation level.
 const RECORD: &str = "INSERT INTO semel_inbox (consumer, message_id, processed_at) \
-    VALUES (?, ?, utc_timestamp(6)) ON DUPLICATE KEY UPDATE repeats = repeats + 1";
+    VALUES (?, ?, utc_timestamp(6))";
 
-/// What the server says it changed when it inserted; it says 2 when it updated.
-const INSERTED: u64 = 1;
-
-const RESULT: &str = "SELECT result FROM semel_inbox WHERE consumer = ? AND message_id = ?";
+/// What is committed now, also if the transaction's snapshot is older. The refused insert has this
+/// lock already.
+const RESULT: &str = "SELECT result FROM semel_inbox WHERE consumer = ? AND message_id = ? \
+    LOCK IN SHARE MODE";
 
 const STORE: &str = "UPDATE semel_inbox SET result = ? WHERE consumer = ? AND message_id = ?";
 
@@ -68,14 +67,11 @@ impl InboxStore for MysqlInbox {
         id: EventId,
     ) -> Result<Seen, Failure> {
         let id = id.as_uuid().as_bytes().as_slice();
-        let recorded = sqlx::query(RECORD)
-            .bind(consumer)
-            .bind(id)
-            .execute(&mut **tx)
-            .await
-            .map_err(failure("record a message"))?;
-        if recorded.rows_affected() == INSERTED {
-            return Ok(Seen::First);
+        let recorded = sqlx::query(RECORD).bind(consumer).bind(id).execute(&mut **tx).await;
+        match recorded {
+            Ok(_) => return Ok(Seen::First),
+            Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {}
+            Err(error) => return Err(failure("record a message")(error)),
         }
         let result: Option<Vec<u8>> = sqlx::query_scalar(RESULT)
             .bind(consumer)

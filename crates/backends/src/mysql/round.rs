@@ -219,7 +219,7 @@ impl MysqlSource {
                     deliveries.push(delivery(position, event, 0));
                 }
                 Found::PutAside(_) | Found::Passed if was_read => {
-                    self.watermark.finish(&[position])
+                    self.watermark.finish(&[position]);
                 }
                 Found::PutAside(_) | Found::Passed => self.watermark.pass(position),
             }

@@ -74,6 +74,7 @@ impl PostgresSource {
         }
         let again = self.ledger.again(limit.events.max(1));
         let Some(Look { agenda, rows, full }) = self.look(connection, limit, &again).await? else {
+            self.unsure = strict;
             return Ok(None);
         };
         let parked = self.take_parked(connection, &agenda, limit).await?;

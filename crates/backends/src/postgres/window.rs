@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(settle(&mut ledger, &[one]).ahead, [2, 3, 4, 5], "still kept");
         let position = settle(&mut ledger, &[three]);
         assert_eq!((*position.passed).clone(), snapshot(30));
-        assert_eq!(position.ahead, []);
+        assert!(position.ahead.is_empty());
     }
 
     #[test]

@@ -122,11 +122,12 @@ async fn addresses_that_lead_nowhere_are_told_apart() {
 async fn missing_privileges_are_named() {
     let database = database!();
     let (name, user) = (&database.name, format!("w_{}", &database.name[31..]));
-    let create = format!(
-        "CREATE USER '{user}'@'%' IDENTIFIED BY 'pw'; \
-         GRANT INSERT ON {name}.semel_outbox TO '{user}'@'%'"
-    );
-    database.run(&create).await;
+    // An anonymous user of one host would come before a named one of all hosts.
+    for host in ["%", "localhost"] {
+        database.run(&format!("CREATE USER '{user}'@'{host}' IDENTIFIED BY 'pw'")).await;
+        let grant = format!("GRANT INSERT ON {name}.semel_outbox TO '{user}'@'{host}'");
+        database.run(&grant).await;
+    }
     let (scheme, rest) = database.server.split_once("://").unwrap();
     let address = rest.split_once('@').map_or(rest, |(_, address)| address);
     let url = url_of(&format!("{scheme}://{user}:pw@{address}"), name);
@@ -139,7 +140,7 @@ async fn missing_privileges_are_named() {
     let failure = writer.source("orders").await.unwrap_err();
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-MYSQL-PRIVILEGE"));
     writer.close().await;
-    database.run(&format!("DROP USER '{user}'@'%'")).await;
+    database.run(&format!("DROP USER '{user}'@'%', '{user}'@'localhost'")).await;
     assert_eq!(database.relay().await.deliver_all(10).await.len(), 1);
 }
 

@@ -200,3 +200,36 @@ async fn no_row_of_the_outbox_is_ever_touched() {
     let touched = "select count(*) from semel.outbox where xmax::text <> '0'";
     assert_eq!(database.number(touched).await, 0);
 }
+
+/// A planner that guesses wrongly reads everything at every poll; it is not given the chance.
+#[tokio::test]
+async fn an_empty_poll_reads_nothing_of_what_is_settled() {
+    let database = database!();
+    let mut relay = database.relay().await;
+    backlog(&database, 20_000).await;
+    assert_eq!(relay.deliver_all(5_000).await.len(), 20_000);
+    let scanned = "select coalesce(sum(seq_tup_read), 0)::bigint from pg_stat_user_tables
+        where relid in ('semel.outbox'::regclass, 'semel.parked'::regclass)";
+    for statistics in ["", "analyze"] {
+        database.run(statistics).await;
+        let mut long = database.begin().await;
+        database.append(&mut long, &events("running", 0..10)).await;
+        let mut relay = database.relay().await;
+        polls_until_counted(&mut relay).await;
+        let before = database.number(scanned).await;
+        for _ in 0..20 {
+            assert!(relay.take(100).await.is_empty());
+        }
+        polls_until_counted(&mut relay).await;
+        assert_eq!(database.number(scanned).await - before, 0, "after {statistics:?}");
+        long.rollback().await.unwrap();
+    }
+}
+
+/// The server publishes what a connection has counted with its first statement of another second.
+async fn polls_until_counted(relay: &mut super::Relay) {
+    for _ in 0..2 {
+        tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+        assert!(relay.take(100).await.is_empty());
+    }
+}

@@ -1,4 +1,4 @@
-//! What every [`Clock`](semel_core::Clock) must do.
+//! What every [`Clock`] must do.
 
 use std::sync::Arc;
 

@@ -113,8 +113,6 @@ CREATE TABLE IF NOT EXISTS semel_inbox (
     consumer     VARCHAR(255) NOT NULL,
     message_id   BINARY(16) NOT NULL,
     processed_at DATETIME(6) NOT NULL,
-    -- How often the message came again.
-    repeats      INT UNSIGNED NOT NULL DEFAULT 0,
     result       LONGBLOB,
     PRIMARY KEY (consumer, message_id),
     KEY semel_inbox_age (processed_at)
