@@ -216,8 +216,11 @@ async fn an_append_larger_than_a_packet_is_split() {
 #[tokio::test]
 async fn an_owner_that_was_replaced_while_it_waited_is_fenced_off() {
     let database: Database = database!();
-    database.commit(&events("a", 0..2)).await;
+    database.commit(&events("a", 0..3)).await;
     let mut old = database.relay().await;
+    let first = old.take(1).await;
+    // From here on, for a second, settling is one UPDATE.
+    old.settle(&first, |_| Outcome::Delivered).await;
     let taken = old.take(10).await;
     let mut successor = database.begin().await;
     sqlx::query("UPDATE semel_cursor SET epoch = epoch + 1")

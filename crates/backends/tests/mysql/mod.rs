@@ -3,6 +3,7 @@
 mod failures;
 mod late;
 mod locks;
+mod measure;
 mod operator;
 mod order;
 mod plain_sql;
