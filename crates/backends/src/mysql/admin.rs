@@ -284,14 +284,14 @@ impl MysqlAdmin {
         place: &Place,
     ) -> Result<Option<Duration>, Failure> {
         let oldest = format!(
-            "SELECT timestampdiff(MICROSECOND, min(first.created_at), utc_timestamp(6)) FROM (\
+            "SELECT timestampdiff(MICROSECOND, min(oldest.created_at), utc_timestamp(6)) FROM (\
                  (SELECT created_at FROM semel_outbox WHERE position = 0 ORDER BY seq LIMIT 1) \
                  UNION ALL (SELECT o.created_at FROM semel_outbox o \
                      WHERE o.position > {} AND NOT {} ORDER BY o.position LIMIT 1) \
                  UNION ALL (SELECT o.created_at FROM semel_parked p \
                      JOIN semel_outbox o ON o.position = p.position WHERE p.pipeline = ? \
                      AND p.taken = 0 AND p.state IN ('waiting', 'scheduled') \
-                     ORDER BY p.position LIMIT 1)) first",
+                     ORDER BY p.position LIMIT 1)) oldest",
             place.handed_out,
             place.is_settled()
         );

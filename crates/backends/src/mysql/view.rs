@@ -120,7 +120,7 @@ impl<'a> Search<'a> {
         limit: usize,
     ) -> Result<Vec<MySqlRow>, Failure> {
         let mut query = QueryBuilder::new(concat!("SELECT ", event_columns!()));
-        query.push(VIEW).push(self.place.state()).push(" AS life, o.seq");
+        query.push(VIEW).push(self.place.state()).push(", o.seq");
         self.push_rows(&mut query);
         query.push(" ORDER BY o.seq LIMIT ").push_bind(count(limit));
         let query = query.build().persistent(false);
@@ -132,8 +132,7 @@ impl<'a> Search<'a> {
         &self,
         connection: &mut MySqlConnection,
     ) -> Result<Vec<u64>, Failure> {
-        let mut query = QueryBuilder::new("SELECT o.position, ");
-        query.push(self.place.state()).push(" AS life");
+        let mut query = QueryBuilder::new("SELECT o.position");
         self.push_rows(&mut query);
         query.push(" ORDER BY o.position");
         let query = query.build().persistent(false);
@@ -161,7 +160,7 @@ impl<'a> Search<'a> {
         query.push(" AND o.seq > ").push_bind(self.after);
         self.push_filter(query);
         let states: Vec<_> = self.states.iter().map(|state| state.as_str()).collect();
-        query.push(format!(" HAVING life IN ('{}')", states.join("', '")));
+        query.push(format!(" AND {} IN ('{}')", self.place.state(), states.join("', '")));
     }
 
     fn push_filter(&self, query: &mut QueryBuilder<MySql>) {

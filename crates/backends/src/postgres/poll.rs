@@ -159,9 +159,10 @@ impl Source for PostgresSource {
         };
         let held = self.store_changes(&mut connection, &ledger, &changes).await?;
         self.connection = Some(connection);
+        self.lost = !held.is_held();
         if held.is_held() {
             self.ledger = ledger;
-            self.flights.retain(|receipt, _| !landed.contains(receipt));
+            landed.iter().for_each(|receipt| drop(self.flights.remove(receipt)));
         }
         Ok(held)
     }
@@ -208,8 +209,10 @@ impl<'a> Settling<'a> {
     }
 
     fn add(&mut self, Settlement { receipt: Receipt(receipt), outcome }: &Settlement) {
-        if let Some(&seq) = self.source.flights.get(receipt) {
-            if self.landed.insert(*receipt) {
+        if *receipt > PostgresSource::PARKED {
+            if let Some(&seq) = self.source.flights.get(receipt)
+                && self.landed.insert(*receipt)
+            {
                 self.parked(seq, outcome);
             }
         } else if let Some((seq, place)) = self.ledger.out(*receipt) {

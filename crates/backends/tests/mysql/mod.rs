@@ -3,7 +3,6 @@
 mod failures;
 mod late;
 mod locks;
-mod measure;
 mod operator;
 mod order;
 mod plain_sql;
