@@ -78,8 +78,8 @@ pub(super) struct Search<'a> {
     pub(super) filter: &'a Filter,
 }
 
-/// The columns that [`view`] reads after those of the event; takes the pipeline once. The state
-/// and the number of the row follow.
+/// The columns that [`view`] reads after those of the event. The state and the number of the row
+/// follow.
 const VIEW: &str = concat!(
     ", cast(coalesce(p.attempts, 0) AS UNSIGNED), ",
     "CASE WHEN p.state = 'failed' THEN ",
@@ -145,17 +145,17 @@ impl<'a> Search<'a> {
         let is_parked =
             |state: &State| matches!(state, State::Failed | State::Dead | State::Discarded);
         // From the few rows that must match to the rest, so that no more than needed is read.
-        let join = if self.ids.is_none() && self.states.iter().all(is_parked) {
-            " FROM semel_parked p STRAIGHT_JOIN semel_outbox o ON o.position = p.position \
-              LEFT JOIN semel_cursor c ON c.pipeline = p.pipeline WHERE p.pipeline = "
-        } else {
-            " FROM semel_outbox o LEFT JOIN semel_cursor c ON c.pipeline = "
-        };
-        query.push(join).push_bind(self.pipeline.to_owned());
-        if join.ends_with("c.pipeline = ") {
-            query.push(" LEFT JOIN semel_parked p ON p.pipeline = ");
+        if self.ids.is_none() && self.states.iter().all(is_parked) {
+            query.push(
+                " FROM semel_parked p STRAIGHT_JOIN semel_outbox o ON o.position = p.position \
+                  LEFT JOIN semel_cursor c ON c.pipeline = p.pipeline WHERE p.pipeline = ",
+            );
             query.push_bind(self.pipeline.to_owned());
-            query.push(" AND p.position = o.position AND o.position > 0 WHERE TRUE");
+        } else {
+            query.push(" FROM semel_outbox o LEFT JOIN semel_cursor c ON c.pipeline = ");
+            query.push_bind(self.pipeline.to_owned());
+            query.push(" LEFT JOIN semel_parked p ON p.position = o.position AND p.pipeline = ");
+            query.push_bind(self.pipeline.to_owned()).push(" WHERE TRUE");
         }
         query.push(" AND o.seq > ").push_bind(self.after);
         self.push_filter(query);

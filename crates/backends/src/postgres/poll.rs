@@ -162,7 +162,9 @@ impl Source for PostgresSource {
         self.lost = !held.is_held();
         if held.is_held() {
             self.ledger = ledger;
-            landed.iter().for_each(|receipt| drop(self.flights.remove(receipt)));
+            for receipt in &landed {
+                self.flights.remove(receipt);
+            }
         }
         Ok(held)
     }

@@ -125,7 +125,11 @@ async fn missing_privileges_are_named() {
     // An anonymous user of one host would come before a named one of all hosts.
     for host in ["%", "localhost"] {
         database.run(&format!("CREATE USER '{user}'@'{host}' IDENTIFIED BY 'pw'")).await;
-        let grant = format!("GRANT INSERT ON {name}.semel_outbox TO '{user}'@'{host}'");
+        let grant = format!(
+            "GRANT INSERT (id, aggregate_type, aggregate_id, event_type, payload, content_type, \
+             headers, idempotency_key, created_at, available_at) \
+             ON {name}.semel_outbox TO '{user}'@'{host}'"
+        );
         database.run(&grant).await;
     }
     let (scheme, rest) = database.server.split_once("://").unwrap();
@@ -136,12 +140,18 @@ async fn missing_privileges_are_named() {
     let event = semel_testkit::workload::event("a", 1).with_idempotency_key("k");
     writer.outbox().append(&mut tx, event.clone()).await.unwrap();
     writer.outbox().append(&mut tx, event).await.unwrap_err();
+    let plain = "INSERT INTO semel_outbox (aggregate_type, aggregate_id, event_type, payload) \
+        VALUES ('order', '42', 'OrderPlaced', '{}')";
+    sqlx::query(plain).execute(&mut *tx).await.unwrap();
+    let meddling = "INSERT INTO semel_outbox (aggregate_type, aggregate_id, event_type, payload, \
+        position) VALUES ('order', '42', 'OrderPlaced', '{}', 7)";
+    sqlx::query(meddling).execute(&mut *tx).await.unwrap_err();
     tx.commit().await.unwrap();
     let failure = writer.source("orders").await.unwrap_err();
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-MYSQL-PRIVILEGE"));
     writer.close().await;
     database.run(&format!("DROP USER '{user}'@'%', '{user}'@'localhost'")).await;
-    assert_eq!(database.relay().await.deliver_all(10).await.len(), 1);
+    assert_eq!(database.relay().await.deliver_all(10).await.len(), 2);
 }
 
 /// Without row-based logging InnoDB refuses READ COMMITTED; it is said before anything is lost.
