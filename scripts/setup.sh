@@ -6,7 +6,7 @@ cargo_deny_version=0.20.2
 cargo_deny="$cache/cargo-deny-$cargo_deny_version/bin/cargo-deny"
 
 # "program:Debian package", with | between packages of which the first that exists will do
-build_programs=(cc:build-essential cmake:cmake)
+build_programs=(cc:build-essential cmake:cmake pgrep:procps)
 browser_programs=(
   "chromium:chromium|chromium-browser"
   "chromedriver:chromium-driver|chromium-chromedriver"
