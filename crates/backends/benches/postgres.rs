@@ -15,7 +15,7 @@ use semel_core::{Event, Limit, Outcome, Settlement, Source};
 
 type Outcomes<T> = Result<T, Box<dyn Error>>;
 
-#[tokio::main]
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> Outcomes<()> {
     let mut numbers = std::env::args().filter_map(|argument| argument.parse::<usize>().ok());
     let count = numbers.next().unwrap_or(500_000);

@@ -142,6 +142,21 @@ impl Cursor {
         .await
     }
 
+    /// Waits until whatever else changes the pipeline has ended.
+    pub(super) async fn wait_for_others(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<Holding, Failure> {
+        let owner =
+            sqlx::query("select from semel.cursor where pipeline = $1 and epoch = $2 for update")
+                .bind(&self.pipeline)
+                .bind(self.epoch)
+                .fetch_optional(connection)
+                .await
+                .map_err(failure("look who owns the pipeline"))?;
+        Ok(if owner.is_some() { Holding::Held } else { Holding::Lost })
+    }
+
     /// Shows what is out.
     pub(super) async fn mark(
         &mut self,

@@ -48,14 +48,10 @@ pub(super) struct Agenda {
 pub(super) struct LogRow {
     pub(super) seq: i64,
     pub(super) event: Arc<Event>,
-    /// The size of a payload that is too large to come with many others.
-    large: usize,
-}
-
-impl LogRow {
-    pub(super) fn size(&self) -> usize {
-        self.event.size() + self.large
-    }
+    /// How large the event is, whether its payload came with it or not.
+    pub(super) size: usize,
+    /// Whether the payload is too large to come with many others.
+    large: bool,
 }
 
 /// How much one statement may bring.
@@ -229,7 +225,7 @@ pub(super) async fn fill(
     rows: impl Iterator<Item = &mut LogRow>,
 ) -> Result<(), Failure> {
     let mut large: HashMap<i64, &mut LogRow> =
-        rows.filter(|row| row.large > 0).map(|row| (row.seq, row)).collect();
+        rows.filter(|row| row.large).map(|row| (row.seq, row)).collect();
     if large.is_empty() {
         return Ok(());
     }
@@ -240,7 +236,7 @@ pub(super) async fn fill(
             let content_type = row.event.payload.content_type().to_owned();
             let payload = Payload::new(content_type, column::<&[u8]>(&found, 1)?.to_vec());
             Arc::make_mut(&mut row.event).payload = payload;
-            row.large = 0;
+            row.large = false;
         }
     }
     match large.keys().next() {
@@ -251,7 +247,7 @@ pub(super) async fn fill(
 
 /// Asks for the sizes of payloads that did not come with their rows.
 async fn measure(connection: &mut PgConnection, rows: &mut [LogRow]) -> Result<(), Failure> {
-    let seqs: Vec<i64> = rows.iter().filter(|row| row.large > 0).map(|row| row.seq).collect();
+    let seqs: Vec<i64> = rows.iter().filter(|row| row.large).map(|row| row.seq).collect();
     if seqs.is_empty() {
         return Ok(());
     }
@@ -261,9 +257,9 @@ async fn measure(connection: &mut PgConnection, rows: &mut [LogRow]) -> Result<(
         .await
         .map_err(failure("measure large payloads"))?;
     let sizes: HashMap<i64, i32> = sizes.into_iter().collect();
-    for row in rows.iter_mut().filter(|row| row.large > 0) {
+    for row in rows.iter_mut().filter(|row| row.large) {
         let size = sizes.get(&row.seq).ok_or_else(|| gone(row.seq))?;
-        row.large = usize::try_from(*size).unwrap_or(0);
+        row.size += usize::try_from(*size).unwrap_or(0);
     }
     Ok(())
 }
@@ -287,7 +283,8 @@ async fn collect(
             None => agenda = Some(read_agenda(&found)?),
             Some(seq) => {
                 let (event, complete) = row::event(&found)?;
-                rows.push(LogRow { seq, event: Arc::new(event), large: usize::from(!complete) });
+                let (size, event) = (event.size(), Arc::new(event));
+                rows.push(LogRow { seq, event, size, large: !complete });
             }
         }
     }

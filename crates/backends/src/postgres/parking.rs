@@ -195,14 +195,12 @@ set state = 'waiting', holds = true, place = $2 + due.turn, changed_at = clock_t
 from due where p.pipeline = $1 and p.seq = due.seq
 returning p.aggregate_type, p.aggregate_id";
 
-/// With `$5`, also what is in the table itself, in whatever state.
 const HELD: &str = "\
 select x.seq from unnest($2::bigint[], $3::text[], $4::text[])
     as x (seq, aggregate_type, aggregate_id)
 where exists (
     select from semel.parked p where p.pipeline = $1 and p.holds
-        and p.aggregate_type = x.aggregate_type and p.aggregate_id = x.aggregate_id)
-or ($5 and exists (select from semel.parked p where p.pipeline = $1 and p.seq = x.seq))";
+        and p.aggregate_type = x.aggregate_type and p.aggregate_id = x.aggregate_id)";
 
 /// The parked events of one pipeline.
 #[derive(Clone, Copy, Debug)]
@@ -310,20 +308,31 @@ impl Parking<'_> {
             .map(drop)
     }
 
-    /// Which of these rows cannot be handed out, because something holds their lane; with
-    /// `parked_too`, also those that are parked themselves.
+    /// The rows that came with this window of the log or a later one.
+    pub(super) async fn put_aside_since(
+        &self,
+        connection: &mut PgConnection,
+        place: i64,
+    ) -> Result<Vec<i64>, Failure> {
+        sqlx::query_scalar("select seq from semel.parked where pipeline = $1 and place >= $2")
+            .bind(self.pipeline)
+            .bind(place)
+            .fetch_all(connection)
+            .await
+            .map_err(failure("read parked events"))
+    }
+
+    /// Which of these rows cannot be handed out, because something holds their lane.
     pub(super) async fn held(
         &self,
         connection: &mut PgConnection,
         rows: &[(i64, String, String)],
-        parked_too: bool,
     ) -> Result<Vec<i64>, Failure> {
         sqlx::query_scalar(HELD)
             .bind(self.pipeline)
             .bind(rows.iter().map(|row| row.0).collect::<Vec<_>>())
             .bind(rows.iter().map(|row| row.1.as_str()).collect::<Vec<_>>())
             .bind(rows.iter().map(|row| row.2.as_str()).collect::<Vec<_>>())
-            .bind(parked_too)
             .fetch_all(connection)
             .await
             .map_err(failure("look for parked lanes"))

@@ -1,6 +1,7 @@
 //! [`Source`]: the outbox of one pipeline, read by the difference of snapshots.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
@@ -9,7 +10,7 @@ use semel_core::{
 };
 use sqlx::pool::PoolConnection;
 use sqlx::{Connection, PgConnection, Postgres};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard, watch};
 
 use super::cursor::{self, Cursor};
 use super::error::failure;
@@ -47,8 +48,9 @@ use super::window::{Ledger, Standing};
 pub struct PostgresSource {
     store: PostgresStore,
     changes: watch::Receiver<()>,
-    /// Kept from call to call; gone after an error and after a call that was dropped.
-    pub(super) connection: Option<PoolConnection<Postgres>>,
+    /// Kept from call to call; gone after an error. A call that is dropped leaves it here, so that
+    /// whatever it had begun ends before the next one begins.
+    connection: Arc<Mutex<Option<PoolConnection<Postgres>>>>,
     pub(super) server: String,
     pub(super) cursor: Cursor,
     pub(super) topic: Topic,
@@ -56,7 +58,7 @@ pub struct PostgresSource {
     /// Parked rows in flight, by receipt.
     pub(super) flights: HashMap<u64, i64>,
     pub(super) last_flight: u64,
-    /// Whether the tables may say more than the memory, because a call ended half-way.
+    /// Whether the tables may know more than the memory, because a call ended half-way.
     pub(super) unsure: bool,
     /// Whether somebody else took over.
     pub(super) lost: bool,
@@ -85,7 +87,7 @@ impl PostgresSource {
         let (cursor, position) = Cursor::open(&mut connection, pipeline, &server).await?;
         Ok(Self {
             changes: store.changes(),
-            connection: Some(connection),
+            connection: Arc::new(Mutex::new(Some(connection))),
             server,
             cursor,
             topic: Topic::from("outbox"),
@@ -102,15 +104,27 @@ impl PostgresSource {
 
     /// The connection of this source; none when it leads to another server than before, whose
     /// epochs and transaction ids mean nothing here.
-    async fn connect(&mut self) -> Result<Option<PoolConnection<Postgres>>, Failure> {
-        if let Some(connection) = self.connection.take() {
-            return Ok(Some(connection));
+    async fn connect(&mut self) -> Result<Option<Held>, Failure> {
+        let mut held = Arc::clone(&self.connection).lock_owned().await;
+        if held.is_none() {
+            let mut connection = self.store.pool().acquire().await.map_err(failure("connect"))?;
+            self.lost = cursor::identity(&mut connection).await? != self.server;
+            *held = (!self.lost).then_some(connection);
         }
-        let mut connection = self.store.pool().acquire().await.map_err(failure("connect"))?;
-        self.lost = cursor::identity(&mut connection).await? != self.server;
-        Ok((!self.lost).then_some(connection))
+        Ok(OwnedMutexGuard::try_map(held, Option::as_mut).ok())
+    }
+
+    /// What came of a call; after an error, with another connection next time.
+    async fn keep_or_drop<T>(&self, held: Held, result: Result<T, Failure>) -> Result<T, Failure> {
+        drop(held);
+        if result.is_err() {
+            *self.connection.lock().await = None;
+        }
+        result
     }
 }
+
+type Held = OwnedMappedMutexGuard<Option<PoolConnection<Postgres>>, PoolConnection<Postgres>>;
 
 #[async_trait]
 impl Source for PostgresSource {
@@ -125,9 +139,8 @@ impl Source for PostgresSource {
         while !self.lost
             && let Some(mut connection) = self.connect().await?
         {
-            let batch = self.round(&mut connection, limit).await?;
-            self.connection = Some(connection);
-            if let Some(batch) = batch {
+            let batch = self.round(&mut connection, limit).await;
+            if let Some(batch) = self.keep_or_drop(connection, batch).await? {
                 return Ok(batch);
             }
         }
@@ -157,8 +170,8 @@ impl Source for PostgresSource {
         let Some(mut connection) = self.connect().await? else {
             return Ok(Holding::Lost);
         };
-        let held = self.store_changes(&mut connection, &ledger, &changes).await?;
-        self.connection = Some(connection);
+        let held = self.store_changes(&mut connection, &ledger, &changes).await;
+        let held = self.keep_or_drop(connection, held).await?;
         self.lost = !held.is_held();
         if held.is_held() {
             self.ledger = ledger;

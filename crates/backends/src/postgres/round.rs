@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use semel_core::{Batch, Delivery, Event, Failure, Limit, Message, Receipt};
+use semel_core::{Batch, Delivery, Event, Failure, Holding, Limit, Message, Receipt};
 use sqlx::{Connection, PgConnection};
 
 use super::error::failure;
@@ -49,8 +49,6 @@ impl Guidance {
 struct Round {
     limit: Limit,
     agenda: Agenda,
-    /// Whether the tables may say more than the memory.
-    strict: bool,
     /// Parked rows that are due, with the attempts made.
     parked: Vec<(i64, Arc<Event>, u32)>,
     /// Rows of the log, by receipt.
@@ -67,20 +65,19 @@ impl PostgresSource {
         connection: &mut PgConnection,
         limit: Limit,
     ) -> Result<Option<Batch>, Failure> {
-        let strict = std::mem::replace(&mut self.unsure, true);
-        if strict {
-            let known: Vec<i64> = self.flights.values().copied().collect();
-            self.parking().free_all_but(connection, &known).await?;
+        if self.unsure && !self.catch_up(connection).await?.is_held() {
+            self.lost = true;
+            return Ok(Some(Batch::default()));
         }
         let again = self.ledger.again(limit.events.max(1));
         let Some(Look { agenda, rows, full }) = self.look(connection, limit, &again).await? else {
-            self.unsure = strict;
             return Ok(None);
         };
+        self.unsure = true;
         let parked = self.take_parked(connection, &agenda, limit).await?;
         let ledger = self.ledger.clone();
         let (more, log) = (!parked.is_empty(), Vec::new());
-        let mut round = Round { limit, agenda, strict, parked, log, ledger, more };
+        let mut round = Round { limit, agenda, parked, log, ledger, more };
         if again.is_empty() {
             self.average = mean_size(&rows, self.average);
             round.use_log(rows, full);
@@ -95,8 +92,25 @@ impl PostgresSource {
         if self.lost {
             return Ok(Some(Batch::default()));
         }
-        self.unsure = strict && !again.is_empty();
+        self.unsure = false;
         Ok(self.hand_out(round))
+    }
+
+    /// Learns what an earlier call has changed in the tables before it ended half-way.
+    async fn catch_up(&mut self, connection: &mut PgConnection) -> Result<Holding, Failure> {
+        let failed = || failure("catch up");
+        let mut tx = connection.begin().await.map_err(failed())?;
+        let held = self.cursor.wait_for_others(&mut tx).await?;
+        if held.is_held() {
+            let known: Vec<i64> = self.flights.values().copied().collect();
+            self.parking().free_all_but(&mut tx, &known).await?;
+            let unread = self.ledger.unread_window();
+            let aside = self.parking().put_aside_since(&mut tx, unread).await?;
+            tx.commit().await.map_err(failed())?;
+            self.ledger.learn(&aside);
+            self.unsure = false;
+        }
+        Ok(held)
     }
 
     /// Reads what is next; none when a window had to be measured first.
@@ -191,14 +205,14 @@ impl PostgresSource {
         connection: &mut PgConnection,
         round: &Round,
     ) -> Result<HashSet<i64>, Failure> {
-        if round.log.is_empty() || !(round.agenda.held || round.strict) {
+        if round.log.is_empty() || !round.agenda.held {
             return Ok(HashSet::new());
         }
         let lane = |(_, LogRow { seq, event, .. }): &'_ (u64, LogRow)| {
             (*seq, event.aggregate_type.clone(), event.aggregate_id.clone())
         };
         let lanes: Vec<_> = round.log.iter().map(lane).collect();
-        Ok(self.parking().held(connection, &lanes, round.strict).await?.into_iter().collect())
+        Ok(self.parking().held(connection, &lanes).await?.into_iter().collect())
     }
 
     /// Remembers what is in flight now.
@@ -270,7 +284,7 @@ impl Round {
         let mut bytes = self.parked.iter().map(|(_, event, _)| event.size()).sum::<usize>();
         let mut count = self.parked.len();
         let fits = |row: &&LogRow| {
-            bytes += row.size();
+            bytes += row.size;
             count += 1;
             count == 1 || (count <= self.limit.events && bytes <= self.limit.bytes)
         };
@@ -308,6 +322,6 @@ fn mean_size(rows: &[LogRow], before: usize) -> usize {
     if rows.is_empty() {
         return before;
     }
-    let mean = rows.iter().map(LogRow::size).sum::<usize>() / rows.len();
+    let mean = rows.iter().map(|row| row.size).sum::<usize>() / rows.len();
     (before * 3 + mean) / 4
 }

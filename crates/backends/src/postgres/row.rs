@@ -42,21 +42,21 @@ pub(super) fn seq(row: &PgRow) -> Result<i64, Failure> {
 /// The event of a row that begins with [`event_columns`], and whether its payload came with it.
 pub(super) fn event(row: &PgRow) -> Result<(Event, bool), Failure> {
     let id: Uuid = column(row, 1)?;
-    let text = |index| column::<&str>(row, index);
-    let mut event = Event::with_id(EventId::from_uuid(id), text(2)?, text(3)?, text(4)?);
+    let mut event =
+        Event::with_id(EventId::from_uuid(id), text(row, 2)?, text(row, 3)?, text(row, 4)?);
     let bytes = match bytes(row, 5)? {
         Some(text) => Some(text),
         None => bytes(row, 6)?,
     };
-    let content_type: Option<String> = column(row, 7)?;
+    let content_type = optional_text(row, 7)?;
     event.payload = Payload::new(
-        content_type.map_or(Cow::Borrowed(Payload::JSON), Cow::Owned),
+        content_type.map_or(Cow::Borrowed(Payload::JSON), |kind| Cow::Owned(kind.to_owned())),
         Bytes::copy_from_slice(bytes.unwrap_or_default()),
     );
-    if let Some(headers) = column::<Option<&str>>(row, 8)? {
+    if let Some(headers) = optional_text(row, 8)? {
         event.headers = parse_headers(headers);
     }
-    event.custom_key = column(row, 9)?;
+    event.custom_key = optional_text(row, 9)?.map(str::to_owned);
     event.created_at = column::<Stamp>(row, 10)?.0;
     event.available_at = available_at(row)?;
     Ok((event, bytes.is_some()))
@@ -65,6 +65,16 @@ pub(super) fn event(row: &PgRow) -> Result<(Event, bool), Failure> {
 /// When a row may be published, if it says.
 pub(super) fn available_at(row: &PgRow) -> Result<Option<Timestamp>, Failure> {
     Ok(column::<Option<Stamp>>(row, 11)?.map(|Stamp(time)| time))
+}
+
+fn text(row: &PgRow, index: usize) -> Result<&str, Failure> {
+    Ok(optional_text(row, index)?.unwrap_or_default())
+}
+
+fn optional_text(row: &PgRow, index: usize) -> Result<Option<&str>, Failure> {
+    let Some(bytes) = bytes(row, index)? else { return Ok(None) };
+    let wrong = |error: std::str::Utf8Error| failure("read a row")(sqlx::Error::decode(error));
+    std::str::from_utf8(bytes).map(Some).map_err(wrong)
 }
 
 /// A column by its number, without a second check of its type: the statements are ours.

@@ -51,8 +51,8 @@ pub(super) struct Ledger {
     slots: VecDeque<Slot>,
     /// The receipt of the first slot.
     first: u64,
-    /// Spans that were settled before a restart; kept until all of that was read again, which is
-    /// once the first new window has passed.
+    /// Spans that were settled before they were read: before a restart, or by a call that ended
+    /// half-way. Kept until all of that was read, which is once the first new window has passed.
     known: Vec<i64>,
     known_until: Option<i64>,
 }
@@ -173,7 +173,19 @@ impl Ledger {
         self.trim();
     }
 
-    /// Whether a row was settled before the restart.
+    /// The first window with rows that were not read, open or not.
+    pub(super) fn unread_window(&self) -> i64 {
+        let open = self.windows.back().filter(|window| !window.complete);
+        open.map_or(self.count + 1, |window| window.number)
+    }
+
+    /// These rows are settled, whether they were read or not.
+    pub(super) fn learn(&mut self, rows: &[i64]) {
+        self.known = merged(spans(&self.known).chain(rows.iter().map(|seq| (*seq, seq + 1))));
+        self.known_until = Some(self.count + 1);
+    }
+
+    /// Whether a row was settled before it was read.
     pub(super) fn is_known(&self, seq: i64) -> bool {
         self.known.partition_point(|bound| *bound <= seq) % 2 == 1
     }
@@ -274,22 +286,31 @@ impl Ledger {
     /// settled, never a gap: its row may be written by a transaction that is not over yet.
     fn ahead(&self) -> Vec<i64> {
         let settled = self.slots.iter().filter(|slot| slot.state == Standing::Settled);
-        let mut spans: Vec<_> = settled.map(|slot| (slot.seq, slot.seq + 1)).collect();
-        spans.extend(self.known.chunks_exact(2).map(|span| (span[0], span[1])));
-        spans.sort_unstable();
-        let mut bounds: Vec<i64> = Vec::new();
-        for (first, after) in spans {
-            match bounds.last_mut() {
-                Some(end) if first <= *end => *end = after.max(*end),
-                _ => bounds.extend([first, after]),
-            }
-        }
-        bounds
+        merged(settled.map(|slot| (slot.seq, slot.seq + 1)).chain(spans(&self.known)))
     }
 
     fn index(&self, receipt: u64) -> Option<usize> {
         usize::try_from(receipt.checked_sub(self.first)?).ok()
     }
+}
+
+/// Bounds as spans.
+fn spans(bounds: &[i64]) -> impl Iterator<Item = (i64, i64)> {
+    bounds.chunks_exact(2).map(|span| (span[0], span[1]))
+}
+
+/// Spans as bounds, with those that touch made one.
+fn merged(spans: impl Iterator<Item = (i64, i64)>) -> Vec<i64> {
+    let mut spans: Vec<_> = spans.collect();
+    spans.sort_unstable();
+    let mut bounds: Vec<i64> = Vec::new();
+    for (first, after) in spans {
+        match bounds.last_mut() {
+            Some(end) if first <= *end => *end = after.max(*end),
+            _ => bounds.extend([first, after]),
+        }
+    }
+    bounds
 }
 
 #[cfg(test)]
@@ -396,6 +417,20 @@ mod tests {
         let position = settle(&mut ledger, &[three]);
         assert_eq!((*position.passed).clone(), snapshot(30));
         assert!(position.ahead.is_empty());
+    }
+
+    #[test]
+    fn what_a_dropped_call_put_aside_is_passed_when_it_is_read() {
+        let mut ledger = start();
+        window(&mut ledger, 10, &[1]);
+        assert_eq!(ledger.unread_window(), 2, "the one that will be opened next");
+        ledger.learn(&[3]);
+        ledger.open_window(snapshot(20), 2, 4);
+        ledger.push(2, Standing::Out);
+        assert_eq!(ledger.unread_window(), 2);
+        ledger.learn(&[4]);
+        assert_eq!([2, 3, 4].map(|seq| ledger.is_known(seq)), [false, true, true]);
+        assert_eq!(ledger.position().ahead, [3, 5], "it is stored, too");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use semel_core::{Fault, Limit, Outcome, Settlement, Source};
 use semel_testkit::workload::{delivered_numbers, event, events, ids, retry};
 use tokio::time::timeout;
 
-use super::{Database, database};
+use super::{Database, Relay, database};
 
 /// Ends every other connection to the database.
 async fn cut_off(database: &Database) {
@@ -85,6 +85,56 @@ async fn calls_dropped_at_any_moment_lose_and_double_nothing() {
     let mut all = ids(&delivered);
     all.dedup();
     assert_eq!((all.len(), delivered.len()), (120, 120));
+}
+
+/// Makes every hand-out wait while somebody holds the advisory lock 1, after all else is done.
+async fn with_a_gate(database: &Database) {
+    database
+        .run(
+            "create function wait_for_gate() returns trigger language plpgsql as
+            $$ begin perform pg_advisory_xact_lock(1); return new; end $$;
+            create trigger gate before update on semel.cursor for each row
+            when (new.out_seq is not null and new.out_seq is distinct from old.out_seq)
+            execute function wait_for_gate()",
+        )
+        .await;
+}
+
+/// Drops a call between its last change of the tables and its return.
+async fn drop_a_call_at_the_gate(database: &Database, relay: &mut Relay) {
+    let mut gate = database.begin().await;
+    sqlx::query("select pg_advisory_xact_lock(1)").execute(&mut *gate).await.unwrap();
+    let call = relay.source.next_batch(Limit::default());
+    assert!(timeout(Duration::from_millis(700), call).await.is_err(), "the gate is closed");
+    gate.rollback().await.unwrap();
+}
+
+/// Parked events are marked as taken before the call returns: the mark alone must not keep them.
+#[tokio::test]
+async fn parked_events_of_a_dropped_call_are_offered_again() {
+    let database = database!();
+    with_a_gate(&database).await;
+    let mut relay = database.relay().await;
+    database.commit(&[event("failed", 1)]).await;
+    let taken = relay.take(1).await;
+    relay.settle(&taken, |_| retry(semel_core::Timestamp::now(), 1)).await;
+    database.commit(&[event("new", 2)]).await;
+    drop_a_call_at_the_gate(&database, &mut relay).await;
+    assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [1, 2]);
+}
+
+/// Events are put aside before the call returns: they must not come from both places.
+#[tokio::test]
+async fn events_put_aside_by_a_dropped_call_come_once() {
+    let database = database!();
+    with_a_gate(&database).await;
+    let mut relay = database.relay().await;
+    let soon = semel_core::Timestamp::now() + Duration::from_millis(1_500);
+    database.commit(&[event("scheduled", 1).available_at(soon), event("new", 2)]).await;
+    drop_a_call_at_the_gate(&database, &mut relay).await;
+    tokio::time::sleep(Duration::from_millis(1_600)).await;
+    // It comes from where it is parked, and the log is read after that.
+    assert_eq!(delivered_numbers(&relay.deliver_all(1).await), [1, 2]);
 }
 
 /// An error text that PostgreSQL cannot store must not keep an event from being parked.
