@@ -19,6 +19,7 @@
 //! | [`admin`] | what the command line and the page may ask and change |
 //! | [`retry`] | the pure decision: fault, attempt, schedule, now → what follows |
 //! | [`route`] | which topic an event goes to |
+//! | [`wire`] | how an event looks in a broker, and how it is read back |
 //! | [`clock`], [`secret`], [`telemetry`] | time, strings that cannot be printed, metric names |
 //! | [`memory`] | every contract in memory, for tests, demos and quick starts |
 
@@ -38,6 +39,7 @@ pub mod secret;
 pub mod sink;
 pub mod source;
 pub mod telemetry;
+pub mod wire;
 
 pub use admin::AdminStore;
 pub use clock::{Clock, SystemClock};

@@ -7,6 +7,7 @@
 //! | [`probe`] | what a backend's test implements so that the suites can drive it |
 //! | [`workload`] | numbered events in lanes, and what came out of a source |
 //! | [`services`] | where the servers are that tests need |
+//! | [`proxy`] | a TCP proxy that cuts connections and loses replies |
 //! | [`faults`] | things that go wrong, by a seed |
 //! | [`clock`] | a clock that follows tokio's, which can be paused |
 //!
@@ -52,6 +53,7 @@
 pub mod clock;
 pub mod faults;
 pub mod probe;
+pub mod proxy;
 pub mod services;
 pub mod suites;
 pub mod workload;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use semel_core::{Failure, Holding};
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
+use sqlx::{Connection, PgConnection, Postgres, Row, Transaction};
 
 use super::error::failure;
 use super::types::Snapshot;
@@ -195,6 +195,19 @@ impl Cursor {
         self.place = row.try_get(0).map_err(failed())?;
         Ok(Holding::Held)
     }
+}
+
+/// Begins a transaction of a source.
+///
+/// It may be left open, by a call that was dropped or a process that was stopped, and then keeps
+/// the next owner from the cursor. The server ends it soon; somebody who goes on after that gets an
+/// error and reads anew.
+pub(super) async fn begin<'c>(
+    connection: &'c mut PgConnection,
+    what: &'static str,
+) -> Result<Transaction<'c, Postgres>, Failure> {
+    const BEGIN: &str = "begin; set local idle_in_transaction_session_timeout = '2s'";
+    connection.begin_with(BEGIN).await.map_err(failure(what))
 }
 
 type Query = sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments>;

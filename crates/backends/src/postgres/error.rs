@@ -81,6 +81,8 @@ const OTHER: Verdict = (Fault::Transient, "E-POSTGRES", "");
 fn by_sqlstate(code: &str) -> Verdict {
     match code {
         "25006" => return READONLY,
+        // A transaction was left idle for too long.
+        "25P03" => return DOWN,
         "55P03" => return CONFLICT,
         "42P01" | "3F000" | "42703" | "42883" => return MISSING,
         "42501" => return PRIVILEGE,

@@ -9,7 +9,7 @@ use semel_core::{
     Batch, Failure, Guarantees, Holding, Limit, Outcome, Receipt, Settlement, Source, Topic,
 };
 use sqlx::pool::PoolConnection;
-use sqlx::{Connection, PgConnection, Postgres};
+use sqlx::{PgConnection, Postgres};
 use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard, watch};
 
 use super::cursor::{self, Cursor};
@@ -194,12 +194,11 @@ impl PostgresSource {
         if changes.is_empty() {
             return self.cursor.advance(connection, ledger).await;
         }
-        let failed = || failure("settle");
-        let mut tx = connection.begin().await.map_err(failed())?;
+        let mut tx = cursor::begin(connection, "settle").await?;
         let held = self.cursor.advance(&mut tx, ledger).await?;
         if held.is_held() {
             self.parking().record(&mut tx, changes).await?;
-            tx.commit().await.map_err(failed())?;
+            tx.commit().await.map_err(failure("settle"))?;
         }
         Ok(held)
     }

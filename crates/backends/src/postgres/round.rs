@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use semel_core::{Batch, Delivery, Event, Failure, Holding, Limit, Message, Receipt};
 use sqlx::{Connection, PgConnection};
 
+use super::cursor;
 use super::error::failure;
 use super::log::{self, Agenda, LogRow, Look, Portion, What};
 use super::parking::{Aside, Changes};
@@ -98,15 +99,14 @@ impl PostgresSource {
 
     /// Learns what an earlier call has changed in the tables before it ended half-way.
     async fn catch_up(&mut self, connection: &mut PgConnection) -> Result<Holding, Failure> {
-        let failed = || failure("catch up");
-        let mut tx = connection.begin().await.map_err(failed())?;
+        let mut tx = cursor::begin(connection, "catch up").await?;
         let held = self.cursor.wait_for_others(&mut tx).await?;
         if held.is_held() {
             let known: Vec<i64> = self.flights.values().copied().collect();
             self.parking().free_all_but(&mut tx, &known).await?;
             let unread = self.ledger.unread_window();
             let aside = self.parking().put_aside_since(&mut tx, unread).await?;
-            tx.commit().await.map_err(failed())?;
+            tx.commit().await.map_err(failure("catch up"))?;
             self.ledger.learn(&aside);
             self.unsure = false;
         }
@@ -172,14 +172,14 @@ impl PostgresSource {
     }
 
     async fn wake_scheduled(&mut self, connection: &mut PgConnection) -> Result<(), Failure> {
-        let failed = || failure("wake scheduled events");
-        let mut tx = connection.begin().await.map_err(failed())?;
+        const WHAT: &str = "wake scheduled events";
+        let mut tx = cursor::begin(connection, WHAT).await?;
         let woken = self.parking().wake_scheduled(&mut tx, self.ledger.count()).await?;
         let mut ledger = self.ledger.clone();
         ledger.skip_numbers(i64::try_from(woken).unwrap_or(i64::MAX));
         self.lost = !self.cursor.advance(&mut tx, &ledger).await?.is_held();
         if !self.lost {
-            tx.commit().await.map_err(failed())?;
+            tx.commit().await.map_err(failure(WHAT))?;
             self.ledger = ledger;
         }
         Ok(())

@@ -77,8 +77,10 @@ async fn calls_dropped_at_any_moment_lose_and_double_nothing() {
             );
         }
     }
+    let patience = Duration::from_secs(20);
     // A dropped call may have handed something out: the next owner gets it.
-    delivered.extend(database.relay().await.deliver_all(50).await);
+    let mut next = timeout(patience, database.relay()).await.unwrap();
+    delivered.extend(timeout(patience, next.deliver_all(50)).await.unwrap());
     let failing = delivered.iter().filter(|got| got.message.event.aggregate_id == "failing");
     let failing: Vec<_> = failing.cloned().collect();
     assert_eq!(delivered_numbers(&failing), (0..60).collect::<Vec<_>>(), "once, and in order");
@@ -135,6 +137,35 @@ async fn events_put_aside_by_a_dropped_call_come_once() {
     tokio::time::sleep(Duration::from_millis(1_600)).await;
     // It comes from where it is parked, and the log is read after that.
     assert_eq!(delivered_numbers(&relay.deliver_all(1).await), [1, 2]);
+}
+
+/// A process may be stopped in the middle of a transaction, and never go on.
+#[tokio::test]
+async fn a_transaction_left_open_does_not_keep_the_next_owner_out() {
+    let database = database!();
+    database
+        .run(
+            "create function wait_for_gate() returns trigger language plpgsql as
+            $$ begin perform pg_advisory_xact_lock(1); return new; end $$;
+            create trigger gate before insert on semel.parked for each row
+            execute function wait_for_gate()",
+        )
+        .await;
+    let mut relay = database.relay().await;
+    database.commit(&events("a", 0..2)).await;
+    let taken = relay.take(1).await;
+    let mut gate = database.begin().await;
+    sqlx::query("select pg_advisory_xact_lock(1)").execute(&mut *gate).await.unwrap();
+    let failed =
+        [Settlement { receipt: taken[0].receipt, outcome: retry(semel_core::Timestamp::now(), 1) }];
+    let call = relay.source.settle(&failed);
+    assert!(timeout(Duration::from_millis(500), call).await.is_err(), "the gate is closed");
+    gate.rollback().await.unwrap();
+    let next = timeout(Duration::from_secs(10), database.relay()).await;
+    assert_eq!(delivered_numbers(&next.unwrap().deliver_all(10).await), [0, 1]);
+    let asked_again = relay.source.settle(&failed).await;
+    assert_eq!(asked_again.unwrap_err().fault(), Fault::Unavailable, "its connection is gone");
+    assert!(!relay.source.settle(&failed).await.unwrap().is_held(), "somebody else has it");
 }
 
 /// An error text that PostgreSQL cannot store must not keep an event from being parked.

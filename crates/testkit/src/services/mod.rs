@@ -1,5 +1,9 @@
 //! Where the servers are that tests need: one environment variable each, set by `./dev services`.
 
+mod private;
+
+pub use private::Private;
+
 use std::env;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -87,9 +91,7 @@ impl Service {
 pub fn service(service: Service) -> Option<String> {
     let address = env::var(service.variable()).ok().filter(|address| !address.trim().is_empty());
     if address.is_none() {
-        let here = thread::current();
-        let test = here.name().unwrap_or("(unnamed)");
-        report_missing(test, service);
+        report_missing_because(service, &format!("{} is not set", service.variable()));
     }
     address
 }
@@ -105,8 +107,9 @@ pub(crate) fn announce(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-fn report_missing(test: &str, service: Service) {
-    let reason = format!("{} is not set", service.variable());
+fn report_missing_because(service: Service, reason: &str) {
+    let here = thread::current();
+    let test = here.name().unwrap_or("(unnamed)");
     announce(&format!("SKIPPED {test}: {} ({reason})", service.as_str()));
     if let Some(path) = env::var_os("SEMEL_TEST_SKIP_LOG") {
         let line = format!("{test}\t{}\t{reason}\n", service.as_str());

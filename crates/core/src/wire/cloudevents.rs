@@ -1,0 +1,203 @@
+//! CloudEvents 1.0, in both modes.
+//!
+//! | attribute | value |
+//! |---|---|
+//! | `id`, `type`, `time` | those of the event |
+//! | `source` | `/` and the aggregate type |
+//! | `subject`, `partitionkey` | the aggregate id |
+//! | `aggregatetype` | the aggregate type |
+//! | `idempotencykey` | the idempotency key, if it is not the id |
+//! | a header whose name is a legal attribute name | its value |
+//! | `semelheaders` | all other headers, as a JSON object |
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{Binding, Found, escape, foreign, parsed};
+use crate::event::{Event, Payload};
+use crate::failure::Failure;
+
+/// The content type of a document in structured mode.
+pub(super) const STRUCTURED: &str = "application/cloudevents+json; charset=utf-8";
+
+const VERSION: &str = "1.0";
+const HEADERS: &str = "semelheaders";
+/// Names that a header of the event cannot have as an attribute.
+const TAKEN: [&str; 13] = [
+    "specversion",
+    "id",
+    "source",
+    "type",
+    "subject",
+    "time",
+    "datacontenttype",
+    "dataschema",
+    "partitionkey",
+    "aggregatetype",
+    "idempotencykey",
+    "data",
+    HEADERS,
+];
+
+pub(super) fn is_structured(content_type: &str) -> bool {
+    let essence = content_type.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/cloudevents+json")
+}
+
+pub(super) fn headers(event: &Event, binding: Binding, each: &mut dyn FnMut(&str, &str)) {
+    for (name, value) in attributes(event) {
+        each(&binding.attribute(name), &binding.escape_value(&value));
+    }
+}
+
+/// Everything but the data and its content type.
+fn attributes(event: &Event) -> Vec<(&str, Cow<'_, str>)> {
+    let source = format!("/{}", escape::name(&event.aggregate_type));
+    let mut all = vec![
+        ("specversion", Cow::Borrowed(VERSION)),
+        ("id", event.id.to_string().into()),
+        ("source", source.into()),
+        ("type", (&*event.event_type).into()),
+        ("subject", (&*event.aggregate_id).into()),
+        ("time", event.created_at.to_string().into()),
+        ("partitionkey", (&*event.aggregate_id).into()),
+        ("aggregatetype", (&*event.aggregate_type).into()),
+    ];
+    all.extend(event.custom_key.as_deref().map(|key| ("idempotencykey", key.into())));
+    let mut others = BTreeMap::new();
+    for (name, value) in event.headers.iter() {
+        if is_attribute(name) {
+            all.push((name, value.into()));
+        } else {
+            others.insert(name, value);
+        }
+    }
+    if !others.is_empty() {
+        all.push((HEADERS, serde_json::json!(others).to_string().into()));
+    }
+    all
+}
+
+/// Whether a header can be an attribute: lower-case letters and digits, and not too many.
+fn is_attribute(name: &str) -> bool {
+    let legal = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+    legal && (1..=20).contains(&name.len()) && !TAKEN.contains(&name)
+}
+
+pub(super) fn document(event: &Event) -> Bytes {
+    #[derive(Serialize)]
+    struct Document<'a> {
+        specversion: &'a str,
+        #[serde(flatten)]
+        attributes: BTreeMap<&'a str, &'a str>,
+        datacontenttype: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        data: Option<Cow<'a, RawValue>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        data_base64: Option<String>,
+    }
+    let attributes = attributes(event);
+    let attributes = attributes.iter().map(|(name, value)| (*name, &**value));
+    let data = readable(&event.payload);
+    let document = Document {
+        specversion: VERSION,
+        attributes: attributes.filter(|(name, _)| *name != "specversion").collect(),
+        datacontenttype: event.payload.content_type(),
+        data_base64: data.is_none().then(|| STANDARD.encode(event.payload.bytes())),
+        data,
+    };
+    // Strings and JSON that was checked can always be written.
+    serde_json::to_vec(&document).unwrap_or_default().into()
+}
+
+/// The payload as JSON: as it is if it is JSON, as a string if it is other text.
+fn readable(payload: &Payload) -> Option<Cow<'_, RawValue>> {
+    let text = std::str::from_utf8(payload.bytes()).ok()?;
+    if payload.is_json() {
+        // Outer space would not come back.
+        let fits = text.trim() == text;
+        serde_json::from_str(text).ok().filter(|_| fits).map(Cow::Borrowed)
+    } else {
+        serde_json::value::to_raw_value(text).ok().map(Cow::Owned)
+    }
+}
+
+pub(super) fn from_headers(
+    found: &Found<'_>,
+    binding: Binding,
+    body: Bytes,
+) -> Result<Event, Failure> {
+    let prefix = binding.attribute("");
+    let own = found.pairs.iter().filter_map(|(name, value)| {
+        let (start, rest) = name.split_at_checked(prefix.len())?;
+        start.eq_ignore_ascii_case(&prefix).then(|| (rest.to_owned(), value.to_string()))
+    });
+    let content_type = found.content_type.clone().unwrap_or_else(|| Payload::JSON.to_owned());
+    from_attributes(own.collect(), Payload::new(content_type, body))
+}
+
+pub(super) fn from_document(body: &[u8]) -> Result<Event, Failure> {
+    let mut fields: BTreeMap<String, &RawValue> = serde_json::from_slice(body).map_err(foreign)?;
+    let data = fields.remove("data");
+    let data_base64 = fields.remove("data_base64");
+    let text = |(name, value): (String, &RawValue)| {
+        // An attribute may be a number or a boolean as well as a string.
+        let text = serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned());
+        (name, text)
+    };
+    let mut attributes: BTreeMap<String, String> = fields.into_iter().map(text).collect();
+    let content_type =
+        attributes.remove("datacontenttype").unwrap_or_else(|| Payload::JSON.to_owned());
+    let bytes = match (data, data_base64) {
+        (_, Some(encoded)) => {
+            let encoded: String = serde_json::from_str(encoded.get()).map_err(foreign)?;
+            STANDARD.decode(encoded).map_err(foreign)?
+        }
+        (Some(data), None) => {
+            let json = Payload::new(content_type.clone(), Bytes::new()).is_json();
+            let text = (!json).then(|| serde_json::from_str::<String>(data.get()).ok()).flatten();
+            text.unwrap_or_else(|| data.get().to_owned()).into_bytes()
+        }
+        (None, None) => Vec::new(),
+    };
+    from_attributes(attributes, Payload::new(content_type, bytes))
+}
+
+fn from_attributes(
+    mut attributes: BTreeMap<String, String>,
+    payload: Payload,
+) -> Result<Event, Failure> {
+    let mut take = |name: &str| {
+        attributes.remove(name).ok_or_else(|| foreign(format!("it has no attribute {name}")))
+    };
+    let version = take("specversion")?;
+    if version != VERSION {
+        return Err(foreign(format!("specversion {version:?} is not {VERSION}")));
+    }
+    let id = parsed("id", &take("id")?)?;
+    let source = take("source")?;
+    let aggregate_type = take("aggregatetype").unwrap_or(source);
+    let event_type = take("type")?;
+    let aggregate_id = take("subject")?;
+    let mut event = Event::with_id(id, aggregate_type, aggregate_id, event_type);
+    if let Ok(time) = take("time") {
+        event.created_at = parsed("time", &time)?;
+    }
+    event.custom_key = take("idempotencykey").ok();
+    event.payload = payload;
+    if let Ok(others) = take(HEADERS) {
+        event.headers = serde_json::from_str(&others).map_err(foreign)?;
+    }
+    for (name, value) in attributes {
+        if !TAKEN.contains(&&*name) {
+            event.headers.set(name, value);
+        }
+    }
+    Ok(event)
+}

@@ -1,0 +1,104 @@
+//! A server that belongs to one test, which may do anything to it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::{fs, io};
+
+use tempfile::TempDir;
+
+use super::{Service, report_missing_because};
+
+/// A server of the test's own: it can be killed, frozen and started again, and is gone with this
+/// value.
+///
+/// ```no_run
+/// # use semel_testkit::services::{Private, Service};
+/// let Some(server) = Private::start(Service::Redis) else { return };
+/// server.kill();
+/// server.restart();
+/// println!("it is back at {}", server.address());
+/// ```
+#[derive(Debug)]
+pub struct Private {
+    service: Service,
+    folder: TempDir,
+    address: String,
+}
+
+impl Private {
+    /// Starts one; nothing when it cannot be had here, which is reported as by
+    /// [`service`](super::service()).
+    ///
+    /// # Panics
+    /// When its programs are there and it does not start, or when `CI` is `true` and it is missing.
+    #[must_use]
+    pub fn start(service: Service) -> Option<Self> {
+        let folder = readable_folder().expect("a folder for the server");
+        let started = run(service, "start", folder.path());
+        let warning = String::from_utf8_lossy(&started.stderr).into_owned();
+        if warning.contains("is missing") {
+            report_missing_because(service, warning.trim());
+            return None;
+        }
+        assert!(started.status.success(), "{} did not start: {warning}", service.as_str());
+        let address = folder.path().join(service.as_str()).join("address");
+        let address = fs::read_to_string(address).expect("its address").trim().to_owned();
+        Some(Self { service, folder, address })
+    }
+
+    /// Its address, in the form of [`Service::variable`].
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Kills it as a crash would.
+    pub fn kill(&self) {
+        self.run("crash");
+    }
+
+    /// Stops its processes where they are: connections stay open, and nothing answers.
+    pub fn freeze(&self) {
+        self.run("freeze");
+    }
+
+    /// Lets frozen processes go on.
+    pub fn thaw(&self) {
+        self.run("thaw");
+    }
+
+    /// Ends it if it still runs, and starts it again with its data, at the same address.
+    pub fn restart(&self) {
+        self.run("restart");
+    }
+
+    fn run(&self, action: &str) {
+        let done = run(self.service, action, self.folder.path());
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{action} {}: {said}", self.service.as_str());
+    }
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        run(self.service, "stop", self.folder.path());
+    }
+}
+
+fn run(service: Service, action: &str, folder: &Path) -> Output {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/server");
+    Command::new(script)
+        .args([service.as_str(), action])
+        .arg(folder)
+        .env_remove(service.variable())
+        .output()
+        .expect("scripts/server runs")
+}
+
+/// Some servers run as a user of their own, who must be able to enter the folder.
+fn readable_folder() -> io::Result<TempDir> {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::Builder::new().prefix("semel-server-").tempdir()?;
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+    Ok(folder)
+}
