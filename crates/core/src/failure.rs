@@ -15,6 +15,7 @@
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What kind of trouble a failure is, and so what follows from it.
 ///
@@ -64,6 +65,7 @@ struct Details {
     code: &'static str,
     what: String,
     fix: Option<String>,
+    retry_after: Option<Duration>,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
@@ -71,7 +73,8 @@ impl Failure {
     /// A failure of the given kind. `code` is stable and can be looked up in the documentation.
     #[must_use]
     pub fn new(fault: Fault, code: &'static str, what: impl Into<String>) -> Self {
-        Self(Box::new(Details { fault, code, what: what.into(), fix: None, source: None }))
+        let what = what.into();
+        Self(Box::new(Details { fault, code, what, fix: None, retry_after: None, source: None }))
     }
 
     /// The whole database or broker cannot be reached.
@@ -105,6 +108,14 @@ impl Failure {
         self
     }
 
+    /// Adds how long the other side asks to be left alone: the next attempt is made no earlier,
+    /// whatever the schedule says.
+    #[must_use]
+    pub fn with_retry_after(mut self, wait: Duration) -> Self {
+        self.0.retry_after = Some(wait);
+        self
+    }
+
     /// Adds the error this failure was made from.
     #[must_use]
     pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
@@ -128,6 +139,12 @@ impl Failure {
     #[must_use]
     pub fn fix(&self) -> Option<&str> {
         self.0.fix.as_deref()
+    }
+
+    /// How long the other side asks to be left alone, if it said so.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
     }
 }
 

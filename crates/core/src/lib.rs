@@ -19,12 +19,14 @@
 //! | [`admin`] | what the command line and the page may ask and change |
 //! | [`retry`] | the pure decision: fault, attempt, schedule, now → what follows |
 //! | [`route`] | which topic an event goes to |
+//! | [`coordination`] | several relays for one pipeline: leases, shares, and who takes what |
 //! | [`wire`] | how an event looks in a broker, and how it is read back |
 //! | [`clock`], [`secret`], [`telemetry`] | time, strings that cannot be printed, metric names |
 //! | [`memory`] | every contract in memory, for tests, demos and quick starts |
 
 pub mod admin;
 pub mod clock;
+pub mod coordination;
 pub mod delivery;
 pub mod event;
 pub mod failure;

@@ -54,6 +54,24 @@ pub enum Decision {
     Stop,
 }
 
+impl Decision {
+    /// The same, with a retry no earlier than `time`: for a receiver that asks to be left alone.
+    ///
+    /// ```
+    /// # use semel_core::{Decision, Timestamp};
+    /// let (soon, asked) = (Timestamp::UNIX_EPOCH, Timestamp::constant(60, 0));
+    /// assert_eq!(Decision::Retry(soon).no_earlier_than(asked), Decision::Retry(asked));
+    /// assert_eq!(Decision::Dead.no_earlier_than(asked), Decision::Dead);
+    /// ```
+    #[must_use]
+    pub fn no_earlier_than(self, time: Timestamp) -> Self {
+        match self {
+            Self::Retry(at) => Self::Retry(at.max(time)),
+            other => other,
+        }
+    }
+}
+
 /// When each attempt is made, and so how many there are.
 ///
 /// ```
@@ -189,6 +207,16 @@ mod tests {
         for attempt in 0..1000 {
             let decision = decide(Fault::Unavailable, attempt, &schedule, Timestamp::UNIX_EPOCH, 9);
             assert_eq!(decision, Decision::Outage);
+        }
+    }
+
+    #[test]
+    fn what_the_receiver_asks_for_only_ever_makes_a_retry_later() {
+        let (early, late) = (Timestamp::UNIX_EPOCH, Timestamp::constant(90, 0));
+        assert_eq!(Decision::Retry(early).no_earlier_than(late), Decision::Retry(late));
+        assert_eq!(Decision::Retry(late).no_earlier_than(early), Decision::Retry(late));
+        for other in [Decision::Dead, Decision::Outage, Decision::Stop] {
+            assert_eq!(other.no_earlier_than(late), other);
         }
     }
 

@@ -29,13 +29,17 @@
 //! | `verdict.rs` | what each verdict of the sink means for the event and its lane |
 //! | `publish.rs` | one publish call: time limit, panics, probe |
 //! | `circuit.rs` | outages: stop sending, probe, go on |
+//! | `alert.rs` | dead letters are told to somebody |
 //! | `consume.rs` | a handler as a sink, inside the inbox transaction |
+//! | `group.rs` | several relays for one pipeline |
 //! | `routed.rs` | topics, by a template |
 //! | `settings.rs`, `stop.rs`, `metrics.rs` | knobs, shutdown, numbers |
 
+mod alert;
 mod circuit;
 mod conductor;
 mod consume;
+mod group;
 mod lanes;
 mod metrics;
 mod mutation;
@@ -47,6 +51,7 @@ mod stop;
 mod verdict;
 
 pub use consume::{Consumer, Handler, handler_fn};
+pub use group::Group;
 #[cfg(feature = "mutants")]
 pub use mutation::Mutation;
 pub use relay::{Relay, Report};

@@ -5,6 +5,7 @@
 //! the same time, so a fetch always reflects what was settled before it.
 
 use std::fmt;
+use std::ops::AddAssign;
 use std::sync::Arc;
 
 use semel_core::{Clock, Failure, Sink, Source, SystemClock};
@@ -37,6 +38,7 @@ pub struct Relay {
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) settings: Settings,
     pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) alert: Option<Arc<dyn Sink>>,
 }
 
 impl Relay {
@@ -52,6 +54,7 @@ impl Relay {
             sink: Arc::new(sink),
             settings: Settings::default(),
             clock: Arc::new(SystemClock),
+            alert: None,
         }
     }
 
@@ -66,6 +69,26 @@ impl Relay {
     #[must_use]
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = clock;
+        self
+    }
+
+    /// Tells this sink about dead letters, beside the log and the metric.
+    ///
+    /// It gets events of type `DeadLettered` and aggregate type `semel.dead_letter`, one a second at
+    /// most, with a count and up to ten letters in each: which event, why, and what to run; never
+    /// the payload. Whatever the sink does, the pipeline goes on.
+    ///
+    /// ```
+    /// use semel_core::memory::{MemoryBroker, MemoryDatabase};
+    /// use semel_relay::Relay;
+    ///
+    /// let (database, broker, operators) =
+    ///     (MemoryDatabase::new(), MemoryBroker::new(), MemoryBroker::new());
+    /// let relay = Relay::new("orders", database.source(), broker).with_alert(operators);
+    /// ```
+    #[must_use]
+    pub fn with_alert(mut self, sink: impl Sink + 'static) -> Self {
+        self.alert = Some(Arc::new(sink));
         self
     }
 
@@ -118,4 +141,14 @@ pub struct Report {
     pub dead: u64,
     /// Events that were in flight and unsettled when it ended: the next relay gets them again.
     pub abandoned: u64,
+}
+
+impl AddAssign for Report {
+    fn add_assign(&mut self, other: Self) {
+        let Self { published, failed, dead, abandoned } = other;
+        self.published += published;
+        self.failed += failed;
+        self.dead += dead;
+        self.abandoned += abandoned;
+    }
 }

@@ -28,7 +28,8 @@ pub struct Settings {
     pub in_flight_bytes: usize,
     /// Publish calls at the same time, each with lanes of its own. Default 4.
     pub concurrency: usize,
-    /// How often an idle source is asked, unless it wakes the relay earlier. Default 100 ms.
+    /// How often an idle source is asked, unless it wakes the relay earlier. While it brings
+    /// something it is asked up to 32 times as often. Default 100 ms.
     pub poll_interval: Duration,
     /// How long one publish call may take. Default 30 s.
     pub publish_timeout: Duration,

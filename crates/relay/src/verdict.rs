@@ -1,6 +1,6 @@
 //! What each verdict of the sink means for the event and for the rest of its lane.
 
-use semel_core::retry::{Decision, decide};
+use semel_core::retry::{Decision, decide, later};
 use semel_core::{
     Failure, Fault, LaneKey, Message, Outcome, Published, Settlement, Timestamp, Verdict,
 };
@@ -90,7 +90,10 @@ impl Judge<'_> {
             }
             fault => fault,
         };
-        let decision = decide(fault, attempt, &self.settings.schedule, self.now, salt);
+        let mut decision = decide(fault, attempt, &self.settings.schedule, self.now, salt);
+        if let Some(wait) = failure.retry_after() {
+            decision = decision.no_earlier_than(later(self.now, wait));
+        }
         judgement.failures.push((held.message.clone(), failure.clone(), decision));
         match decision {
             Decision::Outage | Decision::Stop => (vec![held], Fate::Again),
@@ -208,6 +211,17 @@ mod tests {
         assert_eq!(receipts(&judgement.stopped[0].events), [1, 3]);
         assert_eq!(judgement.stopped[0].events[0].message.attempt, 2);
         assert_eq!(judgement.stopped[0].events[1].message.attempt, 1);
+    }
+
+    #[test]
+    fn a_receiver_that_asks_to_be_left_alone_is() {
+        let busy = || transient().with_retry_after(std::time::Duration::from_secs(60));
+        let verdicts = vec![Verdict::Failed(busy()), Verdict::Confirmed, Verdict::Behind];
+        for parking in [true, false] {
+            let judgement = judge(parking, Published::Each(verdicts.clone()));
+            let asked = Decision::Retry("1970-01-01T00:01:00Z".parse().unwrap());
+            assert_eq!(judgement.failures[0].2, asked);
+        }
     }
 
     #[test]

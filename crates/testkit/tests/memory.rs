@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::memory::{
-    ManualClock, MemoryBroker, MemoryDatabase, MemoryKeys, MemoryOutbox, MemorySubscription,
-    MemoryTx,
+    ManualClock, MemoryBroker, MemoryDatabase, MemoryGroup, MemoryKeys, MemoryMember, MemoryOutbox,
+    MemorySubscription, MemoryTx,
 };
 use semel_core::outbox::AppendError;
 use semel_core::{Clock, Event, InboxStore, Message, OutboxWriter, Sink, Timestamp};
 use semel_testkit::probe::{Probe, Ran, Skip, WriteProbe};
 use semel_testkit::suites::admin::AdminProbe;
+use semel_testkit::suites::coordination::CoordinationProbe;
 use semel_testkit::suites::idempotency::IdempotencyProbe;
 use semel_testkit::suites::inbox::InboxProbe;
 use semel_testkit::suites::outbox::OutboxProbe;
@@ -26,6 +27,7 @@ semel_testkit::source_suite!(Database);
 semel_testkit::inbox_suite!(Database);
 semel_testkit::admin_suite!(Database);
 semel_testkit::idempotency_suite!(Keys);
+semel_testkit::coordination_suite!(Relays);
 
 mod broker {
     use super::Broker;
@@ -212,5 +214,32 @@ impl IdempotencyProbe for Keys {
 
     fn store(&self) -> &MemoryKeys {
         &self.keys
+    }
+}
+
+struct Relays {
+    group: MemoryGroup,
+    clock: Arc<ManualClock>,
+}
+
+impl Probe for Relays {
+    const BACKEND: &'static str = "memory group";
+    const PATIENCE: Duration = Duration::ZERO;
+
+    async fn fresh() -> Option<Self> {
+        let clock = Arc::new(ManualClock::default());
+        Some(Self { group: MemoryGroup::new().with_clock(Arc::clone(&clock) as _), clock })
+    }
+
+    async fn pass(&self, time: Duration) {
+        self.clock.advance(time);
+    }
+}
+
+impl CoordinationProbe for Relays {
+    type Member = MemoryMember;
+
+    async fn join(&self, pipeline: &str, shares: u32, lease: Duration) -> MemoryMember {
+        self.group.join(pipeline, shares, lease)
     }
 }

@@ -18,6 +18,8 @@
 mod headers;
 mod id;
 mod payload;
+#[cfg(feature = "trace")]
+mod trace;
 
 pub use headers::Headers;
 pub use id::EventId;
@@ -65,14 +67,19 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event with a new id, made now, with an empty JSON payload.
+    /// An event with a new id, made now, with an empty JSON payload. With the feature `trace` it
+    /// belongs to the trace of the current span.
     #[must_use]
     pub fn new(
         aggregate_type: impl Into<String>,
         aggregate_id: impl Into<String>,
         event_type: impl Into<String>,
     ) -> Self {
-        Self::with_id(EventId::now(), aggregate_type, aggregate_id, event_type)
+        #[allow(unused_mut, reason = "changed with the feature `trace` only")]
+        let mut event = Self::with_id(EventId::now(), aggregate_type, aggregate_id, event_type);
+        #[cfg(feature = "trace")]
+        trace::capture(&mut event.headers);
+        event
     }
 
     /// An event whose id is known already: read back from a table or a broker.

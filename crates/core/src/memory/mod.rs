@@ -7,6 +7,7 @@
 //! | [`Source`](crate::Source) | [`MemoryOutbox`] (from a database), [`MemorySubscription`] (from a broker) |
 //! | [`Sink`](crate::Sink) | [`MemoryBroker`] |
 //! | [`IdempotencyStore`](crate::IdempotencyStore) | [`MemoryKeys`] |
+//! | [`Coordinator`](crate::coordination::Coordinator) | [`MemoryMember`] of a [`MemoryGroup`] |
 //! | [`Clock`](crate::Clock) | [`ManualClock`] |
 //!
 //! "Durable" here means: it survives the engine, not the process.
@@ -16,6 +17,7 @@ mod broker;
 mod changes;
 mod clock;
 mod database;
+mod group;
 mod inbox;
 mod keys;
 mod outbox;
@@ -25,6 +27,7 @@ mod subscription;
 pub use broker::MemoryBroker;
 pub use clock::ManualClock;
 pub use database::{MemoryDatabase, MemoryTx};
+pub use group::{MemoryGroup, MemoryMember};
 pub use keys::MemoryKeys;
 pub use poll::MemoryOutbox;
 pub use subscription::MemorySubscription;

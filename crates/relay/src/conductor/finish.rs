@@ -52,6 +52,7 @@ impl Conductor {
         match batch {
             Ok(batch) => {
                 self.source_answered();
+                self.pace.found(batch.deliveries.len());
                 self.asking = if batch.more {
                     Asking::Now
                 } else {
@@ -65,9 +66,10 @@ impl Conductor {
     }
 
     fn idle(&self, wakeup: BoxFuture<'static, ()>, next_due: Option<Timestamp>) -> Asking {
-        let wait = next_due.map_or(self.settings.poll_interval, |due| {
+        let pause = self.pace.pause(self.settings.poll_interval);
+        let wait = next_due.map_or(pause, |due| {
             let wait = due.duration_since(self.clock.now()).try_into().unwrap_or(Duration::ZERO);
-            self.settings.poll_interval.min(wait)
+            pause.min(wait)
         });
         let until = Instant::now() + wait;
         Asking::Idle { until, wakeup, retry_waits: next_due.is_some() }
@@ -177,6 +179,9 @@ impl Conductor {
                     %failure,
                     "dead letter"
                 );
+                if let Some(alerts) = &self.alerts {
+                    alerts.note(&self.name, message, &failure);
+                }
             }
             Decision::Outage => self.sink_failed(&failure),
             Decision::Stop => self.give_up(failure),

@@ -14,6 +14,7 @@ use semel_core::{
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
+use crate::alert::Alerts;
 use crate::circuit::Circuit;
 use crate::lanes::{LaneSet, Lanes};
 use crate::metrics::PipelineMetrics;
@@ -29,6 +30,7 @@ pub(crate) struct Conductor {
     settings: Settings,
     clock: Arc<dyn Clock>,
     metrics: PipelineMetrics,
+    alerts: Option<Alerts>,
     stop: Stop,
     stop_by: Option<Instant>,
     drains: bool,
@@ -39,6 +41,7 @@ pub(crate) struct Conductor {
     guarantees: Guarantees,
     source_circuit: Circuit,
     asking: Asking,
+    pace: Pace,
     unsettled: Unsettled,
     /// Lanes given back since the last settle began: what a fetch brings of them is stale.
     recalled: LaneSet,
@@ -74,6 +77,25 @@ enum Asking {
     Idle { until: Instant, wakeup: BoxFuture<'static, ()>, retry_waits: bool },
 }
 
+/// How soon an idle source is asked again: soon while it brings something, ever later while it does
+/// not.
+#[derive(Default)]
+struct Pace {
+    /// Empty answers since the last that was not.
+    empty: u32,
+}
+
+impl Pace {
+    fn found(&mut self, events: usize) {
+        self.empty = if events == 0 { self.empty.saturating_add(1) } else { 0 };
+    }
+
+    /// At most `longest`, and a thirty-second of it after something came.
+    fn pause(&self, longest: Duration) -> Duration {
+        longest / 32_u32.checked_shr(self.empty).unwrap_or(1).max(1)
+    }
+}
+
 /// Outcomes on their way to the source.
 #[derive(Default)]
 struct Unsettled {
@@ -89,12 +111,13 @@ struct Amount {
 
 impl Conductor {
     pub(crate) fn new(relay: Relay, stop: Stop, drains: bool) -> Self {
-        let Relay { name, source, sink, settings, clock } = relay;
+        let Relay { name, source, sink, settings, clock, alert } = relay;
         let now = Instant::now();
         let mut source_circuit = Circuit::untested(now);
         source_circuit.close();
         Self {
             metrics: PipelineMetrics::new(&name),
+            alerts: alert.map(|sink| Alerts::start(&name, sink, settings.publish_timeout)),
             name,
             clock,
             stop,
@@ -105,6 +128,7 @@ impl Conductor {
             source_work: None,
             source_circuit,
             asking: Asking::Now,
+            pace: Pace::default(),
             unsettled: Unsettled::default(),
             recalled: LaneSet::default(),
             sink,
@@ -134,6 +158,11 @@ impl Conductor {
         self.report.abandoned = self.held.events as u64;
         if let Some(mut source) = self.source.take() {
             source.close().await;
+        }
+        if let Some(alerts) = self.alerts.take()
+            && !self.stop.is_immediate()
+        {
+            alerts.close().await;
         }
         match self.fatal {
             Some(failure) => Err(failure),

@@ -8,11 +8,14 @@
     reason = "test code: a panic is how it reports"
 )]
 
+mod alert;
 mod bounds;
 mod consume;
 mod contained;
+mod group;
 mod numbers;
 mod outage;
+mod pace;
 mod retry;
 mod scripted;
 mod stopping;

@@ -9,10 +9,12 @@
 //! | [`InboxStore`](semel_core::InboxStore) | [`inbox`] | [`inbox_suite!`](crate::inbox_suite) |
 //! | [`IdempotencyStore`](semel_core::IdempotencyStore) | [`idempotency`] | [`idempotency_suite!`](crate::idempotency_suite) |
 //! | [`AdminStore`](semel_core::AdminStore) | [`admin`] | [`admin_suite!`](crate::admin_suite) |
+//! | [`Coordinator`](semel_core::coordination::Coordinator) | [`coordination`] | [`coordination_suite!`](crate::coordination_suite) |
 //! | [`Clock`](semel_core::Clock) | [`clock`] | [`clock_suite!`](crate::clock_suite) |
 
 pub mod admin;
 pub mod clock;
+pub mod coordination;
 pub mod idempotency;
 pub mod inbox;
 pub mod outbox;
@@ -44,8 +46,9 @@ macro_rules! stamp_suite {
 #[cfg(test)]
 mod tests {
     /// The sources of each suite, and its macro among them.
-    const SUITES: [&[&str]; 7] = [
+    const SUITES: [&[&str]; 8] = [
         &[include_str!("clock.rs")],
+        &[include_str!("coordination.rs")],
         &[include_str!("outbox.rs")],
         &[
             include_str!("source.rs"),
