@@ -40,8 +40,12 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=4
 CONFIG
+  # A test may want other listeners and rules: what comes last counts.
+  if [[ ${SEMEL_KAFKA_PROPERTIES:-} ]]; then
+    sed "s/{port}/$port/g; s/{controller}/$controller/g" "$SEMEL_KAFKA_PROPERTIES" >>server.properties
+  fi
   "${java[@]}" kafka.tools.StorageTool format --standalone --config server.properties \
-    --cluster-id c2VtZWwtdGVzdC1rYWZrYQ
+    --cluster-id c2VtZWwtdGVzdC1rYWZrYQ --add-scram 'SCRAM-SHA-256=[name=scram,password=scram-secret]'
   server=("${java[@]}" -Xms128m -Xmx512m kafka.Kafka server.properties)
 }
 

@@ -1,0 +1,218 @@
+//! Which error of librdkafka is which [`Fault`](semel_core::Fault). The table is in the
+//! [module](super).
+
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaErrorCode as Code;
+use semel_core::{Failure, Fault};
+
+/// Whose fault it is that a message was not confirmed.
+#[derive(Debug)]
+pub(super) enum Blame {
+    /// This record's, or that of another one in the same request: the broker does not say which.
+    Record(Failure),
+    /// The producer ended because of something else; it is to be sent again.
+    Session,
+    /// This, for certain.
+    Clear(Failure),
+}
+
+/// Whose fault it is that a message to `topic` was not confirmed.
+pub(super) fn blame(topic: &str, error: KafkaError) -> Blame {
+    let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+    match code {
+        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
+            Blame::Record(refused(
+                "E-KAFKA-TOO-LARGE",
+                format!("Kafka: the broker takes no message of this size for topic {topic:?}"),
+                error,
+                "raise max.message.bytes of the topic, or put a reference into the event",
+            ))
+        }
+        Code::InvalidRecord
+        | Code::InvalidDifferentRecord
+        | Code::InvalidTimestamp
+        | Code::UnsupportedForMessageFormat
+        | Code::InvalidMessage => Blame::Record(refused(
+            "E-KAFKA-RECORD",
+            format!("Kafka: the broker does not take this record for topic {topic:?}"),
+            error,
+            "look at the settings of the topic; the broker's log says more",
+        )),
+        Code::Fatal
+        | Code::GaplessGuarantee
+        | Code::PurgeQueue
+        | Code::PurgeInflight
+        | Code::OutOfOrderSequenceNumber
+        | Code::DuplicateSequenceNumber
+        | Code::UnknownProducerId
+        | Code::InvalidProducerEpoch => Blame::Session,
+        code => Blame::Clear(of_code(code, &format!("Kafka: cannot publish to {topic:?}"), error)),
+    }
+}
+
+/// An error that has nothing to do with a single record.
+pub(super) fn failure(what: &str, error: KafkaError) -> Failure {
+    let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+    let what = format!("Kafka: cannot {what}");
+    match error {
+        KafkaError::ClientConfig(..) | KafkaError::ClientCreation(_) => config(what, error),
+        error => of_code(code, &what, error),
+    }
+}
+
+fn of_code(code: Code, what: &str, error: KafkaError) -> Failure {
+    let (fault, name, fix) = verdict(code);
+    let failure = Failure::new(fault, name, what).with_source(error);
+    if fix.is_empty() { failure } else { failure.with_fix(fix) }
+}
+
+fn config(what: String, error: KafkaError) -> Failure {
+    Failure::misconfigured("E-KAFKA-CONFIG", what)
+        .with_source(error)
+        .with_fix("change the setting that is named; encryption and SCRAM need the feature `tls`")
+}
+
+/// Something that ends a producer, in librdkafka's words.
+pub(super) fn ended(code: Code, reason: &str) -> Failure {
+    let (fault, name, fix) = verdict(code);
+    let failure = Failure::new(fault, name, format!("Kafka: {reason}"));
+    if fix.is_empty() { failure } else { failure.with_fix(fix) }
+}
+
+/// Nothing came back in time; `complaint` is what librdkafka said last.
+pub(super) fn no_answer(complaint: &str) -> Failure {
+    let (fault, code, fix) = DOWN;
+    let why = if complaint.is_empty() { String::new() } else { format!(": {complaint}") };
+    Failure::new(fault, code, format!("Kafka: no answer in time{why}")).with_fix(fix)
+}
+
+pub(super) fn topic_name(topic: &str) -> Failure {
+    let what = format!("Kafka: {topic:?} is not a legal name for a topic");
+    let fix =
+        "1 to 249 of the characters a-z A-Z 0-9 . _ - ; change the topic template or the event";
+    Failure::refused("E-KAFKA-TOPIC-NAME", what).with_fix(fix)
+}
+
+pub(super) fn too_large(topic: &str, size: usize, limit: usize) -> Failure {
+    let what =
+        format!("Kafka: a message for topic {topic:?} has {size} bytes, the limit is {limit}");
+    Failure::refused("E-KAFKA-TOO-LARGE", what).with_fix(
+        "raise max_message_bytes here and on the brokers, or put a reference into the event",
+    )
+}
+
+fn refused(code: &'static str, what: String, error: KafkaError, fix: &str) -> Failure {
+    Failure::refused(code, what).with_source(error).with_fix(fix)
+}
+
+type Verdict = (Fault, &'static str, &'static str);
+
+const DOWN: Verdict = (
+    Fault::Unavailable,
+    "E-KAFKA-DOWN",
+    "check that the brokers run, can be reached and have enough replicas in sync",
+);
+const AUTH: Verdict = (
+    Fault::Misconfigured,
+    "E-KAFKA-AUTH",
+    "check user, password and SASL mechanism, and that the listener asks for this mechanism",
+);
+const TLS: Verdict = (
+    Fault::Misconfigured,
+    "E-KAFKA-TLS",
+    "check the CA file, the host name in the broker's certificate and its dates",
+);
+const ACL: Verdict = (
+    Fault::Misconfigured,
+    "E-KAFKA-ACL",
+    "allow the user the operations Write and Describe on the topic: kafka-acls.sh --add --producer",
+);
+const MISSING: Verdict = (
+    Fault::Misconfigured,
+    "E-KAFKA-TOPIC-MISSING",
+    "create the topic: kafka-topics.sh --create --topic NAME; or correct the topic template",
+);
+const OLD: Verdict =
+    (Fault::Misconfigured, "E-KAFKA-CONFIG", "the sink needs brokers of version 0.11 or later");
+const NAME: Verdict = (Fault::Refused, "E-KAFKA-TOPIC-NAME", "");
+const OTHER: Verdict = (Fault::Transient, "E-KAFKA", "");
+
+fn verdict(code: Code) -> Verdict {
+    match code {
+        Code::UnknownTopic | Code::UnknownPartition | Code::UnknownTopicOrPartition => MISSING,
+        Code::InvalidTopic => NAME,
+        Code::TopicAuthorizationFailed
+        | Code::ClusterAuthorizationFailed
+        | Code::TransactionalIdAuthorizationFailed => ACL,
+        Code::Authentication
+        | Code::SaslAuthenticationFailed
+        | Code::UnsupportedSASLMechanism
+        | Code::IllegalSASLState => AUTH,
+        Code::SSL => TLS,
+        Code::UnsupportedFeature | Code::UnsupportedVersion => OLD,
+        Code::BrokerTransportFailure
+        | Code::AllBrokersDown
+        | Code::Resolve
+        | Code::OperationTimedOut
+        | Code::TimedOutQueue
+        | Code::MessageTimedOut
+        | Code::RequestTimedOut
+        | Code::NetworkException
+        | Code::BrokerNotAvailable
+        | Code::LeaderNotAvailable
+        | Code::NotLeaderForPartition
+        | Code::ReplicaNotAvailable
+        | Code::PreferredLeaderNotAvailable
+        | Code::NotController
+        | Code::CoordinatorLoadInProgress
+        | Code::CoordinatorNotAvailable
+        | Code::NotCoordinator
+        | Code::NotEnoughReplicas
+        | Code::NotEnoughReplicasAfterAppend
+        | Code::KafkaStorageError
+        | Code::QueueFull
+        | Code::BrokerDestroy => DOWN,
+        _ => OTHER,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lost(code: Code) -> Blame {
+        blame("orders", KafkaError::MessageProduction(code))
+    }
+
+    #[test]
+    fn every_line_of_the_table_holds() {
+        let cases = [
+            (Code::BrokerTransportFailure, Fault::Unavailable, "E-KAFKA-DOWN"),
+            (Code::NotEnoughReplicas, Fault::Unavailable, "E-KAFKA-DOWN"),
+            (Code::KafkaStorageError, Fault::Unavailable, "E-KAFKA-DOWN"),
+            (Code::Authentication, Fault::Misconfigured, "E-KAFKA-AUTH"),
+            (Code::SSL, Fault::Misconfigured, "E-KAFKA-TLS"),
+            (Code::TopicAuthorizationFailed, Fault::Misconfigured, "E-KAFKA-ACL"),
+            (Code::ClusterAuthorizationFailed, Fault::Misconfigured, "E-KAFKA-ACL"),
+            (Code::UnknownTopic, Fault::Misconfigured, "E-KAFKA-TOPIC-MISSING"),
+            (Code::UnknownTopicOrPartition, Fault::Misconfigured, "E-KAFKA-TOPIC-MISSING"),
+            (Code::InvalidTopic, Fault::Refused, "E-KAFKA-TOPIC-NAME"),
+            (Code::UnsupportedFeature, Fault::Misconfigured, "E-KAFKA-CONFIG"),
+            (Code::PolicyViolation, Fault::Transient, "E-KAFKA"),
+        ];
+        for (code, fault, name) in cases {
+            let Blame::Clear(failure) = lost(code) else { panic!("{code} is clear") };
+            assert_eq!((failure.fault(), failure.code()), (fault, name), "{code}");
+        }
+    }
+
+    #[test]
+    fn what_is_said_of_a_batch_is_not_believed_of_a_record() {
+        for code in [Code::MessageSizeTooLarge, Code::InvalidRecord, Code::InvalidTimestamp] {
+            assert!(matches!(lost(code), Blame::Record(_)), "{code}");
+        }
+        for code in [Code::PurgeQueue, Code::OutOfOrderSequenceNumber, Code::Fatal] {
+            assert!(matches!(lost(code), Blame::Session), "{code}");
+        }
+    }
+}

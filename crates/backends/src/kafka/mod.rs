@@ -1,0 +1,42 @@
+//! Apache Kafka, and what speaks its protocol, through librdkafka.
+//!
+//! [`KafkaSink`] publishes with an idempotent producer and `acks=all`: a message is confirmed when
+//! all replicas in sync have it. Its key is the aggregate id, so a lane has one partition, and a
+//! message that fails ends the producer before any later one of its partition can be written.
+//!
+//! | error | fault | code |
+//! |---|---|---|
+//! | no broker can be reached, nothing is confirmed in time, too few replicas | unavailable | `E-KAFKA-DOWN` |
+//! | user or password is wrong | misconfigured | `E-KAFKA-AUTH` |
+//! | the certificate of the broker, or ours, is not trusted | misconfigured | `E-KAFKA-TLS` |
+//! | the user may not write to the topic | misconfigured | `E-KAFKA-ACL` |
+//! | the topic does not exist | misconfigured | `E-KAFKA-TOPIC-MISSING` |
+//! | the name of the topic is not legal | refused | `E-KAFKA-TOPIC-NAME` |
+//! | the message is too large | refused | `E-KAFKA-TOO-LARGE` |
+//! | the broker does not take the record for another reason | refused | `E-KAFKA-RECORD` |
+//! | librdkafka does not take a setting | misconfigured | `E-KAFKA-CONFIG` |
+//! | anything else | transient | `E-KAFKA` |
+//!
+//! ```no_run
+//! use semel_backends::kafka::{Compression, KafkaConfig};
+//! use semel_core::{Event, Message, Sink};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+//! let sink = KafkaConfig::new("kafka-1:9092,kafka-2:9092")?
+//!     .compression(Compression::Lz4)
+//!     .connect()
+//!     .await?;
+//! let message = Message::first("order.events", Event::new("order", "42", "OrderPlaced"));
+//! assert!(sink.publish(&[message]).await.all_confirmed());
+//! # Ok::<(), semel_core::Failure>(()) }).unwrap();
+//! ```
+
+mod config;
+mod error;
+mod plan;
+mod record;
+mod session;
+mod sink;
+
+pub use config::{Compression, KafkaConfig, Mechanism, Sasl, Tls};
+pub use sink::KafkaSink;

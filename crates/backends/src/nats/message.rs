@@ -1,0 +1,113 @@
+//! An event as headers and subject, and what NATS cannot carry.
+
+use std::str::FromStr;
+
+use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
+use bytes::Bytes;
+use semel_core::wire::{Binding, Format};
+use semel_core::{Failure, Message};
+
+use super::error::{bad_header, no_subject};
+
+/// A message that is ready to be sent.
+pub(super) struct Outgoing {
+    pub(super) subject: Subject,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Bytes,
+}
+
+impl Outgoing {
+    /// Encodes a message.
+    ///
+    /// # Errors
+    /// `Refused` when NATS cannot carry it.
+    pub(super) fn encode(message: &Message, format: Format) -> Result<Self, Failure> {
+        let Message { topic, event, .. } = message;
+        check_subject(topic.as_str())?;
+        let mut headers = HeaderMap::new();
+        let mut wrong = None;
+        format.headers(event, Binding::Nats, &mut |name, value| match (
+            HeaderName::from_str(name),
+            HeaderValue::from_str(value),
+        ) {
+            (Ok(name), Ok(value)) => headers.append(name, value),
+            _ => wrong = Some(bad_header(name)),
+        });
+        headers.insert(async_nats::header::NATS_MESSAGE_ID, event.id.to_string());
+        let subject = Subject::from(topic.as_str());
+        wrong.map_or(Ok(Self { subject, headers, body: format.body(event) }), Err)
+    }
+}
+
+/// A topic may come from the fields of an event: it must not reach the server's own subjects, and
+/// must not be so long that the server ends the connection.
+fn check_subject(topic: &str) -> Result<(), Failure> {
+    const LONGEST: usize = 1024;
+    let why = if topic.len() > LONGEST {
+        "it has more than 1024 bytes"
+    } else if topic.starts_with(['$', '_']) {
+        "it begins with $ or _, which are the server's own"
+    } else if topic.split('.').any(str::is_empty) {
+        "a part of it is empty"
+    } else if topic.split('.').any(|part| part == "*" || part == ">") {
+        "it has a wildcard"
+    } else if topic.chars().any(|char| char.is_whitespace() || char.is_control()) {
+        "it has a space or a control character"
+    } else {
+        return Ok(());
+    };
+    Err(no_subject(topic, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::{Event, Fault};
+
+    use super::*;
+
+    fn encode(topic: &str) -> Result<Outgoing, Failure> {
+        let event = Event::new("order", "42", "OrderPlaced");
+        Outgoing::encode(&Message::first(topic, event), Format::Plain)
+    }
+
+    #[test]
+    fn the_id_travels_for_deduplication() {
+        let event = Event::new("order", "42", "OrderPlaced");
+        let id = event.id.to_string();
+        let outgoing = Outgoing::encode(&Message::first("a.b", event), Format::Plain).unwrap();
+        assert_eq!(outgoing.headers.get("Nats-Msg-Id").unwrap().as_str(), id);
+        assert_eq!(outgoing.subject.as_str(), "a.b");
+    }
+
+    #[test]
+    fn a_content_type_cannot_break_out_of_its_header() {
+        let event = Event::new("order", "42", "T").with_bytes("text/plain\r\nevil: two", "");
+        let outcome = Outgoing::encode(&Message::first("a", event), Format::Plain);
+        let failure = outcome.err().unwrap();
+        assert_eq!((failure.fault(), failure.code()), (Fault::Refused, "E-NATS-HEADER"));
+    }
+
+    #[test]
+    fn what_is_no_subject_is_refused() {
+        let long = "x".repeat(1025);
+        let cases = [
+            ("", "empty"),
+            (".a", "empty"),
+            ("a..b", "empty"),
+            ("a.", "empty"),
+            ("a.*", "wildcard"),
+            (">", "wildcard"),
+            ("a b", "space"),
+            ("a\r\nPUB x 0", "control"),
+            ("$JS.API.STREAM.DELETE.ORDERS", "server's own"),
+            ("_INBOX.x", "server's own"),
+            (long.as_str(), "1024"),
+        ];
+        for (topic, why) in cases {
+            let failure = encode(topic).err().unwrap();
+            assert_eq!((failure.fault(), failure.code()), (Fault::Refused, "E-NATS-SUBJECT"));
+            assert!(failure.to_string().contains(why), "{failure}");
+        }
+        assert!(encode("Bestellung-ß.日本.a*b").is_ok());
+    }
+}

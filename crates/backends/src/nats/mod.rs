@@ -1,0 +1,35 @@
+//! NATS JetStream as a sink.
+//!
+//! A message counts as delivered when the stream has acknowledged it. The topic is the subject; the
+//! event id travels as `Nats-Msg-Id`, by which the stream drops repetitions within its window.
+//!
+//! | file | role |
+//! |---|---|
+//! | `config` | where the server is, and the stream to make |
+//! | `message` | an event as headers and subject, and what NATS cannot carry |
+//! | `trouble` | what the client library says beside its answers: lost connections, missing rights |
+//! | `sink` | [`Sink`](semel_core::Sink), in waves of one message per lane |
+//! | `error` | which error is which [`Fault`](semel_core::Fault) |
+//!
+//! ```no_run
+//! use semel_backends::nats::{NatsConfig, NatsStream};
+//! use semel_core::{Event, Message, Sink};
+//!
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! let sink = NatsConfig::new("nats://localhost:4222")?
+//!     .create_stream(NatsStream::new("ORDERS", ["order.>"]))
+//!     .connect()
+//!     .await?;
+//! let message = Message::first("order.placed", Event::new("order", "42", "OrderPlaced"));
+//! assert!(sink.publish(&[message]).await.all_confirmed());
+//! # Ok::<(), semel_core::Failure>(()) }).unwrap();
+//! ```
+
+mod config;
+mod error;
+mod message;
+mod sink;
+mod trouble;
+
+pub use config::{NatsConfig, NatsStream};
+pub use sink::NatsSink;

@@ -1,0 +1,194 @@
+//! The connection: made when it is needed, made anew when it broke.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lapin::options::{
+    ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+};
+use lapin::tcp::OwnedTLSConfig;
+use lapin::types::{AMQPValue, FieldTable, LongString};
+use lapin::{Channel, Connection, ConnectionBuilder, ConnectionProperties};
+use semel_core::Failure;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+use super::config::{ExchangeKind, RabbitmqConfig, RabbitmqQueue};
+use super::error::{failure, timed_out};
+use super::message::Limits;
+
+/// An open connection and its channels that nobody uses.
+///
+/// A publish call has a channel for itself: confirmations and returned messages of several calls
+/// would mix, and a channel whose call was dropped half-way is closed and not used again.
+pub(super) struct Link {
+    connection: Connection,
+    idle: Mutex<Vec<Channel>>,
+    pub(super) limits: Limits,
+}
+
+impl Link {
+    /// A channel in confirm mode, for one call.
+    pub(super) async fn channel(&self) -> Result<Channel, Failure> {
+        while let Some(channel) = lock(&self.idle).pop() {
+            if channel.status().connected() {
+                return Ok(channel);
+            }
+        }
+        let open = async {
+            let channel = self.connection.create_channel().await?;
+            channel.confirm_select(ConfirmSelectOptions::default()).await?;
+            Ok(channel)
+        };
+        open.await.map_err(failure("open a channel"))
+    }
+
+    /// Keeps a channel on which nothing is under way.
+    pub(super) fn give_back(&self, channel: Channel) {
+        lock(&self.idle).push(channel);
+    }
+
+    /// Whether the broker has asked to be sent nothing.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.connection.status().blocked()
+    }
+
+    fn is_open(&self) -> bool {
+        self.connection.status().connected()
+    }
+}
+
+/// Makes links, one at a time.
+pub(super) struct Dialler {
+    config: Arc<RabbitmqConfig>,
+    tls: OwnedTLSConfig,
+    link: Mutex<Option<Arc<Link>>>,
+    attempt: tokio::sync::Mutex<Option<Attempt>>,
+}
+
+/// A connection in the making. It outlives the call that began it: the client library leaves a
+/// thread behind for every attempt that is dropped while a broker accepts and says nothing.
+struct Attempt {
+    task: JoinHandle<Result<Link, Failure>>,
+    give_up_at: Instant,
+}
+
+impl Dialler {
+    pub(super) fn new(config: Arc<RabbitmqConfig>, tls: OwnedTLSConfig) -> Self {
+        Self { config, tls, link: Mutex::default(), attempt: tokio::sync::Mutex::default() }
+    }
+
+    /// The open link, or a new one.
+    pub(super) async fn link(&self) -> Result<Arc<Link>, Failure> {
+        if let Some(link) = self.open_link() {
+            return Ok(link);
+        }
+        let mut slot = self.attempt.lock().await;
+        if let Some(link) = self.open_link() {
+            return Ok(link);
+        }
+        let attempt = slot.get_or_insert_with(|| Attempt {
+            task: tokio::spawn(dial(Arc::clone(&self.config), self.tls.clone())),
+            give_up_at: Instant::now() + self.config.timeout,
+        });
+        let made = match timeout_at(attempt.give_up_at, &mut attempt.task).await {
+            Ok(Ok(made)) => made,
+            Ok(Err(error)) => {
+                let what = "RabbitMQ: connecting ended half-way";
+                Err(Failure::unavailable("E-RABBITMQ-DOWN", what).with_source(error))
+            }
+            Err(_) => Err(timed_out("connect", self.config.timeout)),
+        };
+        if let Some(attempt) = slot.take() {
+            attempt.task.abort();
+        }
+        let link = Arc::new(made?);
+        *lock(&self.link) = Some(Arc::clone(&link));
+        Ok(link)
+    }
+
+    /// Never uses this link again.
+    pub(super) fn abandon(&self, link: &Arc<Link>) {
+        let mut current = lock(&self.link);
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+            *current = None;
+        }
+    }
+
+    fn open_link(&self) -> Option<Arc<Link>> {
+        lock(&self.link).as_ref().filter(|link| link.is_open()).cloned()
+    }
+}
+
+async fn dial(config: Arc<RabbitmqConfig>, tls: OwnedTLSConfig) -> Result<Link, Failure> {
+    let authority = &config.uri.authority;
+    let at = format!("connect to {}:{}", authority.host, authority.port);
+    let runtime = lapin::runtime::default_runtime().map_err(failure(&at))?;
+    let connection = ConnectionBuilder::new_with_runtime(runtime)
+        .with_uri(config.uri.clone())
+        .with_properties(ConnectionProperties::default().with_connection_name("semel".into()))
+        .with_tls_config(tls)
+        .connect()
+        .await
+        .map_err(failure(&at))?;
+    declare(&connection, &config).await?;
+    let limits = Limits {
+        frame_bytes: usize::try_from(connection.configuration().frame_max()).unwrap_or(usize::MAX),
+        body_bytes: config.max_message_bytes,
+    };
+    Ok(Link { connection, idle: Mutex::default(), limits })
+}
+
+/// Checks that the exchange is there, and makes what is to be made.
+async fn declare(connection: &Connection, config: &RabbitmqConfig) -> Result<(), Failure> {
+    let channel = connection.create_channel().await.map_err(failure("open a channel"))?;
+    declare_exchange(&channel, config).await?;
+    for queue in &config.declared_queues {
+        declare_queue(&channel, config, queue)
+            .await
+            .map_err(failure(&format!("declare the queue {:?}", queue.name.as_str())))?;
+    }
+    channel.close(200, "OK".into()).await.map_err(failure("close a channel"))
+}
+
+/// Makes the exchange, or only checks that it is there. The default exchange always is.
+pub(super) async fn declare_exchange(
+    channel: &Channel,
+    config: &RabbitmqConfig,
+) -> Result<(), Failure> {
+    let name = config.exchange.clone();
+    if name.as_str().is_empty() {
+        return Ok(());
+    }
+    let passive = config.declared_exchange.is_none();
+    let kind = match config.declared_exchange {
+        Some(ExchangeKind::Topic) => lapin::ExchangeKind::Topic,
+        Some(ExchangeKind::Fanout) => lapin::ExchangeKind::Fanout,
+        Some(ExchangeKind::Direct) | None => lapin::ExchangeKind::Direct,
+    };
+    let options = ExchangeDeclareOptions { durable: true, passive, ..Default::default() };
+    let what = format!("use the exchange {:?}", name.as_str());
+    let declared = channel.exchange_declare(name, kind, options, FieldTable::default()).await;
+    declared.map_err(failure(&what))
+}
+
+async fn declare_queue(
+    channel: &Channel,
+    config: &RabbitmqConfig,
+    queue: &RabbitmqQueue,
+) -> lapin::Result<()> {
+    let mut arguments = FieldTable::default();
+    let kind = AMQPValue::LongString(LongString::from(queue.kind.as_str()));
+    arguments.insert("x-queue-type".into(), kind);
+    let options = QueueDeclareOptions { durable: true, ..Default::default() };
+    channel.queue_declare(queue.name.clone(), options, arguments).await?;
+    if config.exchange.as_str().is_empty() {
+        return Ok(());
+    }
+    let (name, exchange, key) = (&queue.name, &config.exchange, &queue.binding);
+    let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
+    channel.queue_bind(name.clone(), exchange.clone(), key.clone(), options, arguments).await
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,151 @@
+//! An event as an AMQP message, and what AMQP cannot carry.
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
+use semel_core::wire::{Binding, Format};
+use semel_core::{Failure, Message};
+
+use super::error::too_large;
+
+/// A message that is ready to be sent.
+pub(super) struct Outgoing {
+    pub(super) address: Address,
+    pub(super) properties: BasicProperties,
+    pub(super) body: Bytes,
+}
+
+/// Where a message goes, and what it is recognised by when it comes back.
+pub(super) struct Address {
+    pub(super) routing_key: ShortString,
+    pub(super) id: ShortString,
+}
+
+/// What a message may measure on this connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// All properties and headers must fit into one frame: a larger one ends the connection.
+    pub(super) frame_bytes: usize,
+    pub(super) body_bytes: usize,
+}
+
+impl Outgoing {
+    /// Encodes a message.
+    ///
+    /// # Errors
+    /// `Refused` when AMQP or the broker cannot carry it.
+    pub(super) fn encode(
+        message: &Message,
+        format: Format,
+        limits: Limits,
+    ) -> Result<Self, Failure> {
+        const PERSISTENT: u8 = 2;
+        let Message { topic, event, .. } = message;
+        let routing_key = short("the topic", topic.as_str())?;
+        let content_type = short("the content type", format.content_type(event))?;
+        let id = short("the id", &event.id.to_string())?;
+        let body = format.body(event);
+        if body.len() > limits.body_bytes {
+            let (size, limit) = (body.len(), limits.body_bytes);
+            return Err(too_large(&format!("a body of {size} bytes, the limit is {limit}"))
+                .with_fix("store the content elsewhere, or raise max_message_bytes"));
+        }
+        let headers = headers(message, format)?;
+        let size = frame_size(&headers, &content_type, &id);
+        if size > limits.frame_bytes {
+            let limit = limits.frame_bytes;
+            return Err(too_large(&format!("headers of {size} bytes, the limit is {limit}"))
+                .with_fix("put less into headers, or raise frame_max of the broker"));
+        }
+        let properties = BasicProperties::default()
+            .with_content_type(content_type)
+            .with_headers(headers)
+            .with_delivery_mode(PERSISTENT)
+            .with_message_id(id.clone());
+        Ok(Self { address: Address { routing_key, id }, properties, body })
+    }
+}
+
+fn headers(message: &Message, format: Format) -> Result<FieldTable, Failure> {
+    let mut headers = FieldTable::default();
+    let mut wrong = None;
+    format.headers(&message.event, Binding::Amqp, &mut |name, value| match short(
+        "the name of a header",
+        name,
+    ) {
+        Ok(name) => {
+            headers.insert(name, AMQPValue::LongString(LongString::from(value)));
+        }
+        Err(failure) => wrong = Some(failure),
+    });
+    wrong.map_or(Ok(headers), Err)
+}
+
+/// Bytes of the frame that carries the properties, as AMQP 0-9-1 writes it.
+fn frame_size(headers: &FieldTable, content_type: &ShortString, id: &ShortString) -> usize {
+    const FRAME: usize = 8;
+    const CLASS_WEIGHT_BODY_SIZE_AND_FLAGS: usize = 14;
+    const TABLE_LENGTH_AND_DELIVERY_MODE: usize = 5;
+    const STRING_LENGTHS: usize = 2;
+    const PER_HEADER: usize = 6;
+    let table = headers.inner().iter().map(|(name, value)| {
+        let value = if let AMQPValue::LongString(value) = value { value.len() } else { 0 };
+        PER_HEADER + name.as_str().len() + value
+    });
+    FRAME
+        + CLASS_WEIGHT_BODY_SIZE_AND_FLAGS
+        + TABLE_LENGTH_AND_DELIVERY_MODE
+        + STRING_LENGTHS
+        + content_type.as_str().len()
+        + id.as_str().len()
+        + table.sum::<usize>()
+}
+
+fn short(what: &str, text: &str) -> Result<ShortString, Failure> {
+    ShortString::try_new(text)
+        .map_err(|_| too_large(&format!("{what} has {} bytes, the limit is 255", text.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::{Event, Fault};
+
+    use super::*;
+
+    const LIMITS: Limits = Limits { frame_bytes: 4096, body_bytes: 1000 };
+
+    fn event() -> Event {
+        Event::new("order", "42", "OrderPlaced")
+    }
+
+    fn encode(topic: &str, event: Event) -> Result<Outgoing, Failure> {
+        Outgoing::encode(&Message::first(topic, event), Format::Plain, LIMITS)
+    }
+
+    #[test]
+    fn a_message_is_persistent_and_carries_its_id() {
+        let event = event();
+        let id = event.id.to_string();
+        let outgoing = encode("orders", event).unwrap();
+        assert_eq!(outgoing.properties.delivery_mode(), &Some(2));
+        assert_eq!(outgoing.properties.message_id().as_ref().unwrap().as_str(), id);
+        assert_eq!(outgoing.address.routing_key.as_str(), "orders");
+    }
+
+    #[test]
+    fn what_amqp_cannot_carry_is_refused() {
+        let long = "ü".repeat(128);
+        let cases = [
+            (encode(&long, event()), "the topic has 256 bytes"),
+            (encode("t", event().with_bytes(long.clone(), "")), "the content type has 256 bytes"),
+            (encode("t", event().with_bytes("text/plain", "x".repeat(1001))), "1001 bytes"),
+            (encode("t", event().with_header("h", "x".repeat(4096))), "headers of"),
+            (encode("t", event().with_header(long, "")), "the name of a header has"),
+        ];
+        for (outcome, expected) in cases {
+            let failure = outcome.err().unwrap();
+            assert_eq!(failure.fault(), Fault::Refused);
+            assert!(failure.to_string().contains(expected), "{failure}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Topics, made and read with the client library itself.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewTopic, ResourceSpecifier, TopicReplication,
+};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::{BorrowedMessage, Headers};
+use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
+use semel_core::wire::{Binding, decode};
+use semel_core::{Event, EventId};
+use semel_testkit::workload::numbers;
+
+pub(crate) const PARTITIONS: i32 = 3;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn random_topic() -> String {
+    format!("semel-{}", EventId::now())
+}
+
+/// A new topic of this name with these settings.
+pub(crate) async fn create(brokers: &str, topic: &str, settings: &[(&str, &str)]) {
+    let mut new = NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(1));
+    for (name, value) in settings {
+        new = new.set(name, value);
+    }
+    let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
+    let made = admin(brokers).create_topics([&new], &options).await.expect("an answer");
+    made[0].as_ref().expect("the topic is made");
+}
+
+/// Changes a setting of a topic.
+pub(crate) async fn alter(brokers: &str, topic: &str, name: &str, value: &str) {
+    let entries = [(name, value)].into_iter().collect();
+    let change = AlterConfig { specifier: ResourceSpecifier::Topic(topic), entries };
+    let changed = admin(brokers).alter_configs([&change], &AdminOptions::new()).await;
+    changed.expect("an answer")[0].as_ref().expect("the topic is changed");
+}
+
+fn admin(brokers: &str) -> AdminClient<DefaultClientContext> {
+    ClientConfig::new().set("bootstrap.servers", brokers).create().expect("an admin client")
+}
+
+/// Everything in these topics, partition by partition, as events.
+pub(crate) async fn read(brokers: &str, topics: &[&str]) -> Vec<Event> {
+    let (brokers, topics) = (brokers.to_owned(), topics.iter().map(|&name| name.to_owned()));
+    let topics: Vec<_> = topics.collect();
+    let reading = tokio::task::spawn_blocking(move || read_all(&brokers, &topics));
+    reading.await.expect("read back")
+}
+
+fn read_all(brokers: &str, topics: &[String]) -> Vec<Event> {
+    let consumer: BaseConsumer = ClientConfig::new()
+        .set("bootstrap.servers", brokers)
+        .set("group.id", "reads-back")
+        .set("enable.auto.commit", "false")
+        .create()
+        .expect("a consumer");
+    let mut assignment = TopicPartitionList::new();
+    let mut ends = BTreeMap::new();
+    for topic in topics {
+        for partition in 0..PARTITIONS {
+            let (_, end) = consumer.fetch_watermarks(topic, partition, PATIENCE).expect("its end");
+            if end > 0 {
+                assignment.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
+                ends.insert((topic.clone(), partition), end);
+            }
+        }
+    }
+    consumer.assign(&assignment).expect("assigned");
+    let mut events: BTreeMap<_, Vec<Event>> = BTreeMap::new();
+    while !ends.is_empty() {
+        let message = consumer.poll(PATIENCE).expect("a message in time").expect("a message");
+        let place = (message.topic().to_owned(), message.partition());
+        if ends.get(&place).is_some_and(|end| message.offset() + 1 >= *end) {
+            ends.remove(&place);
+        }
+        events.entry(place).or_default().push(event(&message));
+    }
+    events.into_values().flatten().collect()
+}
+
+fn event(message: &BorrowedMessage<'_>) -> Event {
+    let headers = message.headers().into_iter().flat_map(Headers::iter);
+    let headers: Vec<_> = headers
+        .map(|header| (header.key, std::str::from_utf8(header.value.unwrap()).unwrap()))
+        .collect();
+    let body = Bytes::copy_from_slice(message.payload().expect("never a tombstone"));
+    let event = decode(Binding::Kafka, None, headers, body).expect("an event");
+    assert_eq!(message.key(), Some(event.aggregate_id.as_bytes()));
+    event
+}
+
+/// The numbers of a lane, each where it arrived first.
+pub(crate) async fn first_arrivals(brokers: &str, topic: &str, lane: &str) -> Vec<u64> {
+    let arrived = read(brokers, &[topic]).await;
+    let mut first = Vec::new();
+    for number in numbers(arrived.iter().filter(|event| event.aggregate_id == lane)) {
+        if !first.contains(&number) {
+            first.push(number);
+        }
+    }
+    first
+}

@@ -1,0 +1,166 @@
+//! Brokers that hang, crash, are full, and come back.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use lapin::types::FieldTable;
+use semel_backends::rabbitmq::{QueueKind, RabbitmqConfig, RabbitmqQueue, RabbitmqSink};
+use semel_core::{Event, Fault, Secret, Sink};
+use semel_testkit::services::{Private, Service};
+use semel_testkit::workload::{event, events, numbers};
+use tokio::time::{sleep, timeout};
+
+use super::{PATIENCE, Queue, Reader, failure_of, publish};
+
+/// The outcome is unknown: the event comes again, with the same id, and order holds.
+#[tokio::test]
+async fn a_cut_between_sending_and_confirming_repeats_and_loses_nothing() {
+    let Some(queue) = Queue::with(FieldTable::default(), |config| config).await else { return };
+    assert!(queue.publish([event("c", 9)]).await.all_confirmed());
+    queue.proxy.swallow_replies(true);
+    let batch = [event("a", 0), event("a", 1), event("b", 2)];
+    let (published, ()) = tokio::join!(queue.publish(batch.clone()), async {
+        until_arrived(&queue, 3).await;
+        queue.proxy.cut();
+    });
+    let failure = failure_of(published);
+    assert_eq!(failure.fault(), Fault::Unavailable, "{failure:?}");
+    queue.proxy.swallow_replies(false);
+    assert!(queue.publish(batch).await.all_confirmed());
+    let arrived = numbers(&queue.arrived().await);
+    assert_eq!(arrived, [9, 0, 2, 0, 2, 1], "1 was behind 0, which was not confirmed");
+}
+
+#[tokio::test]
+async fn no_confirmation_in_time_is_an_outage() {
+    let Some(queue) = Queue::with(FieldTable::default(), |config| config).await else { return };
+    queue.proxy.swallow_replies(true);
+    let failure = failure_of(queue.publish([event("a", 0)]).await);
+    assert_eq!((failure.fault(), failure.code()), (Fault::Unavailable, "E-RABBITMQ-TIMEOUT"));
+    let began = Instant::now();
+    let failure = timeout(PATIENCE, queue.sink.check()).await.unwrap().unwrap_err();
+    assert_eq!(failure.fault(), Fault::Unavailable);
+    assert!(began.elapsed() < Duration::from_secs(7), "a probe is bounded");
+    queue.proxy.swallow_replies(false);
+    queue.proxy.cut();
+    until_ready(&queue.sink).await;
+    assert!(queue.publish(events("a", 0..3)).await.all_confirmed());
+}
+
+#[tokio::test]
+async fn a_killed_or_frozen_broker_is_an_outage_and_passes() {
+    let Some(server) = Private::start(Service::Rabbitmq) else { return };
+    let sink = private_sink(&server).await;
+    assert!(publish(&sink, "orders", events("a", 0..10)).await.all_confirmed());
+
+    server.kill();
+    let failure = failure_of(publish(&sink, "orders", [event("a", 10)]).await);
+    assert_eq!((failure.fault(), failure.code()), (Fault::Unavailable, "E-RABBITMQ-DOWN"));
+    server.restart();
+    until_ready(&sink).await;
+    until_confirmed(&sink, events("a", 10..20)).await;
+
+    server.freeze();
+    let failure = failure_of(publish(&sink, "orders", [event("a", 20)]).await);
+    assert_eq!((failure.fault(), failure.code()), (Fault::Unavailable, "E-RABBITMQ-TIMEOUT"));
+    let failure = timeout(PATIENCE, sink.check()).await.unwrap().unwrap_err();
+    assert_eq!(failure.fault(), Fault::Unavailable);
+    server.thaw();
+    until_ready(&sink).await;
+    until_confirmed(&sink, events("a", 20..30)).await;
+
+    let mut arrived = numbers(&Reader::open(server.address()).await.arrived("orders").await);
+    arrived.dedup();
+    assert_eq!(arrived, (0..30).collect::<Vec<_>>(), "what was confirmed survived the crash");
+}
+
+#[tokio::test]
+async fn alarms_are_outages_and_missing_rights_are_misconfigured() {
+    let Some(server) = Private::start(Service::Rabbitmq) else { return };
+    let sink = private_sink(&server).await;
+    assert!(publish(&sink, "orders", [event("a", 0)]).await.all_confirmed());
+
+    control(&server, &["set_vm_memory_high_watermark", "0.000001"]);
+    // Only a connection that publishes is told; the first call finds out by waiting.
+    let failure = failure_of(publish(&sink, "orders", [event("a", 1)]).await);
+    assert_eq!(failure.fault(), Fault::Unavailable, "{failure:?}");
+    let failure = timeout(PATIENCE, sink.check()).await.unwrap().unwrap_err();
+    assert_eq!((failure.fault(), failure.code()), (Fault::Unavailable, "E-RABBITMQ-BLOCKED"));
+    let failure = failure_of(publish(&sink, "orders", [event("a", 1)]).await);
+    assert_eq!(failure.code(), "E-RABBITMQ-BLOCKED", "at once");
+    control(&server, &["set_vm_memory_high_watermark", "0.6"]);
+    until_ready(&sink).await;
+    assert!(publish(&sink, "orders", events("a", 1..4)).await.all_confirmed());
+
+    control(&server, &["add_user", "reader", "secret"]);
+    control(&server, &["set_permissions", "reader", "", "", ".*"]);
+    let url = server.address();
+    let config = RabbitmqConfig::new(url).unwrap().credentials("reader", &Secret::new("secret"));
+    let sink = timeout(PATIENCE, config.connect()).await.unwrap().unwrap();
+    let failure = failure_of(publish(&sink, "orders", [event("a", 9)]).await);
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-RABBITMQ-ACCESS"));
+    let mut arrived = numbers(&Reader::open(url).await.arrived("orders").await);
+    arrived.dedup();
+    assert_eq!(arrived, [0, 1, 2, 3]);
+}
+
+async fn private_sink(server: &Private) -> RabbitmqSink {
+    let config = RabbitmqConfig::new(server.address())
+        .unwrap()
+        .declare_queue(RabbitmqQueue::new("orders").unwrap().kind(QueueKind::Classic))
+        .timeout(Duration::from_secs(3));
+    timeout(PATIENCE, config.connect()).await.unwrap().unwrap()
+}
+
+async fn until_arrived(queue: &Queue, count: usize) {
+    let arrive = async {
+        while queue.arrived().await.len() < count {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, arrive).await.expect("they arrive");
+}
+
+async fn until_ready(sink: &RabbitmqSink) {
+    let ready = async {
+        while sink.check().await.is_err() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, ready).await.expect("it is ready again");
+}
+
+/// A queue may need a moment longer than its broker; until then it is an outage.
+async fn until_confirmed(sink: &RabbitmqSink, events: Vec<Event>) {
+    let confirm = async {
+        loop {
+            let published = publish(sink, "orders", events.clone()).await;
+            if published.all_confirmed() {
+                return;
+            }
+            assert_eq!(failure_of(published).fault(), Fault::Unavailable);
+        }
+    };
+    timeout(PATIENCE, confirm).await.expect("they are confirmed");
+}
+
+/// Runs the broker's own administration tool. Where its node is, only its process knows.
+fn control(server: &Private, arguments: &[&str]) {
+    let port = server.address().rsplit_once(':').unwrap().1.split('/').next().unwrap();
+    let node = format!("RABBITMQ_NODENAME=semel-{port}@localhost");
+    let environment = std::fs::read_dir("/proc").unwrap().find_map(|process| {
+        let environment = std::fs::read(process.unwrap().path().join("environ")).ok()?;
+        let environment = String::from_utf8_lossy(&environment).into_owned();
+        environment.split('\0').any(|variable| variable == node).then_some(environment)
+    });
+    let environment = environment.expect("the broker runs");
+    let wanted = ["HOME", "ERL_EPMD_PORT", "ERL_EPMD_ADDRESS", "RABBITMQ_NODENAME"];
+    let variables = environment.split('\0').filter_map(|variable| variable.split_once('='));
+    let done = Command::new("/usr/lib/rabbitmq/bin/rabbitmqctl")
+        .args(arguments)
+        .env("RABBITMQ_CONF_ENV_FILE", "/dev/null")
+        .envs(variables.filter(|(name, _)| wanted.contains(name)))
+        .output()
+        .expect("rabbitmqctl runs");
+    assert!(done.status.success(), "{arguments:?}: {done:?}");
+}
