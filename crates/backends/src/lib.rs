@@ -8,19 +8,40 @@
 //! | `config`, `store` | settings and connections |
 //! | `schema`, `migrations/` | the tables and their versions |
 //! | `outbox`, `row` | [`OutboxWriter`](semel_core::OutboxWriter), and reading a row back |
+//! | `statement` | the same append for drivers that semel does not know |
 //! | `poll`, `round`, `settle` | [`Source`](semel_core::Source): a look at the tables, and the way back |
 //! | `parking` | what left the straight path of a source |
+//! | `coordination` | [`Coordinator`](semel_core::coordination::Coordinator): leases for several relays |
+//! | `mapped` | tables of somebody else's shape |
 //! | `inbox`, `keys`, `admin`, `view` | the other stores of `semel-core` |
 //! | `sink`, `subscription` | the two ends of a broker |
 //! | `error` | which error of the client library is which [`Fault`](semel_core::Fault) |
 
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod coordination;
+#[cfg(feature = "kafka")]
+pub mod kafka;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub mod mapped;
 #[cfg(feature = "mysql")]
 pub mod mysql;
+#[cfg(feature = "nats")]
+pub mod nats;
 #[cfg(feature = "ndjson")]
 pub mod ndjson;
 #[cfg(feature = "postgres")]
 pub mod postgres;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub mod statement;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod watermark;
+#[cfg(any(feature = "nats", feature = "rabbitmq"))]
+mod waves;
+#[cfg(feature = "webhook")]
+pub mod webhook;

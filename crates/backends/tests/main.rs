@@ -2,11 +2,25 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test reports by panicking")]
 
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod drivers;
+#[cfg(feature = "kafka")]
+mod kafka;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod mapped;
 #[cfg(feature = "mysql")]
 mod mysql;
+#[cfg(feature = "nats")]
+mod nats;
 #[cfg(feature = "ndjson")]
 mod ndjson;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
+#[cfg(feature = "redis")]
+mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "webhook")]
+mod webhook;

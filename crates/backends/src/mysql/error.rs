@@ -7,7 +7,8 @@
 //! | 1205 lock not had in time, 1213 deadlock, 1020 row changed since; SQLSTATE 40 | transient | `E-MYSQL-CONFLICT` |
 //! | 1146 no such table, 1054 no such column, 1305 no such function | misconfigured | `E-SCHEMA-MISSING` |
 //! | 1142 1143 1227 1370 1419 not allowed | misconfigured | `E-MYSQL-PRIVILEGE` |
-//! | 1044 1045 1049 1130 1251 1698 user, password, host or database; SQLSTATE 28; a wrong URL, TLS | misconfigured | `E-MYSQL-ACCESS` |
+//! | 1044 1045 1130 1251 1698 user, password or host; SQLSTATE 28 | misconfigured | `E-MYSQL-LOGIN` |
+//! | 1049 no such database; a wrong URL, TLS | misconfigured | `E-MYSQL-ACCESS` |
 //! | 1665 the binary log has statements instead of rows | misconfigured | `E-MYSQL-BINLOG` |
 //! | 1048 1062 1153 1264 1364 1366 1406 3140 3819 4025; SQLSTATE 22 and 23; a value of the wrong type | refused | `E-MYSQL-VALUE` |
 //! | SQLSTATE 42 and 0A, the rest of them | misconfigured | `E-MYSQL-SQL` |
@@ -73,11 +74,13 @@ const PRIVILEGE: Verdict = (
     "E-MYSQL-PRIVILEGE",
     "run what `semel grants --database URL` prints as an administrator",
 );
-const ACCESS: Verdict = (
+const LOGIN: Verdict = (
     Fault::Misconfigured,
-    "E-MYSQL-ACCESS",
-    "check user, password, host, database and TLS settings of the URL",
+    "E-MYSQL-LOGIN",
+    "check user and password of the URL, and what the user may do from this host",
 );
+const ACCESS: Verdict =
+    (Fault::Misconfigured, "E-MYSQL-ACCESS", "check host, database and TLS settings of the URL");
 const BINLOG: Verdict =
     (Fault::Misconfigured, "E-MYSQL-BINLOG", "set binlog_format = ROW or MIXED on the server");
 const VALUE: Verdict = (Fault::Refused, "E-MYSQL-VALUE", "");
@@ -112,7 +115,8 @@ fn by_number(number: u16, state: &str) -> Verdict {
         1020 | 1205 | 1213 => CONFLICT,
         1054 | 1146 | 1305 => MISSING,
         1142 | 1143 | 1227 | 1370 | 1419 => PRIVILEGE,
-        1044 | 1045 | 1049 | 1130 | 1251 | 1698 => ACCESS,
+        1044 | 1045 | 1130 | 1251 | 1698 => LOGIN,
+        1049 => ACCESS,
         1665 => BINLOG,
         1048 | 1062 | 1153 | 1264 | 1364 | 1366 | 1406 | 3140 | 3819 | 4025 => VALUE,
         _ => by_sqlstate(state),
@@ -123,7 +127,7 @@ fn by_sqlstate(state: &str) -> Verdict {
     match state.get(..2).unwrap_or_default() {
         "08" => DOWN,
         "40" => CONFLICT,
-        "28" => ACCESS,
+        "28" => LOGIN,
         "22" | "23" => VALUE,
         "42" | "0A" => SQL,
         _ => OTHER,
@@ -150,7 +154,7 @@ mod tests {
             (1146, "42S02", Fault::Misconfigured, "E-SCHEMA-MISSING"),
             (1054, "42S22", Fault::Misconfigured, "E-SCHEMA-MISSING"),
             (1142, "42000", Fault::Misconfigured, "E-MYSQL-PRIVILEGE"),
-            (1045, "28000", Fault::Misconfigured, "E-MYSQL-ACCESS"),
+            (1045, "28000", Fault::Misconfigured, "E-MYSQL-LOGIN"),
             (1049, "42000", Fault::Misconfigured, "E-MYSQL-ACCESS"),
             (1665, "HY000", Fault::Misconfigured, "E-MYSQL-BINLOG"),
             (1153, "08S01", Fault::Refused, "E-MYSQL-VALUE"),

@@ -29,9 +29,12 @@
 
 mod admin;
 mod config;
+mod coordination;
 mod error;
+mod grants;
 mod inbox;
 mod keys;
+mod mapped;
 mod outbox;
 mod parking;
 mod poll;
@@ -40,16 +43,20 @@ mod round;
 mod row;
 mod schema;
 mod settle;
+mod statement;
 mod store;
 mod view;
 
 pub use admin::MysqlAdmin;
 pub use config::MysqlConfig;
+pub use coordination::MysqlMember;
+pub use grants::grants_sql;
 pub use inbox::MysqlInbox;
 pub use keys::MysqlKeys;
 pub use outbox::MysqlOutbox;
 pub use poll::MysqlSource;
-pub use schema::{migrate, schema_sql};
+pub use schema::{SchemaStatus, drop_sql, migrate, schema_sql, status};
+pub use statement::append_statement;
 pub use store::MysqlStore;
 
 pub use sqlx::{MySql, MySqlPool, Transaction};

@@ -195,7 +195,7 @@ fn duplicate_key(error: &dyn DatabaseError, events: &[Event]) -> Option<String> 
     events.iter().find(is_it).map(|event| event.idempotency_key().into_owned())
 }
 
-fn headers(headers: &Headers) -> Option<String> {
+pub(super) fn headers(headers: &Headers) -> Option<String> {
     if headers.is_empty() {
         return None;
     }

@@ -1,14 +1,18 @@
 //! The tables and their versions.
 
 use semel_core::Failure;
-use sqlx::{MySqlConnection, MySqlPool};
+use sqlx::{AssertSqlSafe, MySqlConnection, MySqlPool};
 
 use super::error::{failure, schema_missing};
+use super::store::MysqlStore;
 
 /// Every version of the tables, in order. MySQL commits after each statement that changes a table,
 /// so every statement here can be repeated after a crash in the middle.
-const MIGRATIONS: &[Migration] =
-    &[Migration { name: "0001_tables", sql: include_str!("migrations/0001_tables.sql") }];
+const MIGRATIONS: &[Migration] = &[Migration {
+    name: "0001_tables",
+    sql: include_str!("migrations/0001_tables.sql"),
+    down: include_str!("migrations/0001_tables.down.sql"),
+}];
 
 const VERSION_TABLE: &str = "CREATE TABLE IF NOT EXISTS semel_migrations (
     version    INT UNSIGNED NOT NULL PRIMARY KEY,
@@ -19,6 +23,8 @@ const VERSION_TABLE: &str = "CREATE TABLE IF NOT EXISTS semel_migrations (
 struct Migration {
     name: &'static str,
     sql: &'static str,
+    /// Takes it back.
+    down: &'static str,
 }
 
 /// Creates the tables, or brings them up to date; says which migrations were applied.
@@ -62,6 +68,54 @@ async fn migrate_on(connection: &mut MySqlConnection) -> Result<Vec<&'static str
     Ok(missing.iter().map(|migration| migration.name).collect())
 }
 
+/// Which version of the tables is there, and which one this program needs.
+///
+/// ```
+/// # use semel_backends::mysql::SchemaStatus;
+/// let status = SchemaStatus { present: 0, latest: 1, missing: vec!["0001_tables"] };
+/// assert!(!status.is_current());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchemaStatus {
+    /// The version that is there; 0 when there are no tables.
+    pub present: usize,
+    /// The version of this program.
+    pub latest: usize,
+    /// The migrations that are missing.
+    pub missing: Vec<&'static str>,
+}
+
+impl SchemaStatus {
+    /// Whether this program can work with the tables.
+    #[must_use]
+    pub const fn is_current(&self) -> bool {
+        self.present == self.latest
+    }
+}
+
+/// Looks which version of the tables is there. Changes nothing.
+///
+/// # Errors
+/// `Unavailable` when the server cannot be reached.
+///
+/// ```no_run
+/// # use semel_backends::mysql::{MySqlPool, status};
+/// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = MySqlPool::connect("mysql://shop:secret@localhost/shop").await?;
+/// println!("{} migrations to apply", status(&pool).await?.missing.len());
+/// # Ok(()) }
+/// ```
+pub async fn status(pool: &MySqlPool) -> Result<SchemaStatus, Failure> {
+    let mut connection = pool.acquire().await.map_err(failure("read the schema version"))?;
+    // Not by a look at the list of tables: it leaves out what the user has no privileges for.
+    let present = match version(&mut connection).await {
+        Err(failure) if failure.code() == "E-SCHEMA-MISSING" => 0,
+        version => version?,
+    };
+    let missing = MIGRATIONS.iter().skip(present).map(|migration| migration.name).collect();
+    Ok(SchemaStatus { present, latest: MIGRATIONS.len(), missing })
+}
+
 /// The whole schema as SQL, for a migration tool of your own.
 ///
 /// ```
@@ -71,13 +125,117 @@ async fn migrate_on(connection: &mut MySqlConnection) -> Result<Vec<&'static str
 #[must_use]
 pub fn schema_sql() -> String {
     let mut sql = format!("{VERSION_TABLE};\n\n");
-    for (number, Migration { name, sql: migration }) in (1..).zip(MIGRATIONS) {
+    for (number, Migration { name, sql: migration, .. }) in (1..).zip(MIGRATIONS) {
         sql += migration;
         sql += &format!(
             "\nINSERT INTO semel_migrations (version, name) VALUES ({number}, '{name}');\n"
         );
     }
     sql
+}
+
+/// What takes the whole schema away again, as SQL.
+///
+/// ```
+/// # use semel_backends::mysql::drop_sql;
+/// assert!(drop_sql().ends_with("DROP TABLE IF EXISTS semel_migrations;\n"));
+/// ```
+#[must_use]
+pub fn drop_sql() -> String {
+    let down = MIGRATIONS.iter().rev().map(|migration| migration.down);
+    down.chain(["DROP TABLE IF EXISTS semel_migrations;\n"]).collect()
+}
+
+impl MysqlStore {
+    /// Which version of the tables is there, and which one this program needs.
+    ///
+    /// # Errors
+    /// See [`status`](super::status).
+    pub async fn status(&self) -> Result<SchemaStatus, Failure> {
+        status(self.pool()).await
+    }
+
+    /// The pipelines that have ever read this outbox.
+    ///
+    /// # Errors
+    /// `Misconfigured` when there are no tables.
+    pub async fn pipelines(&self) -> Result<Vec<String>, Failure> {
+        sqlx::query_scalar("SELECT pipeline FROM semel_cursor ORDER BY pipeline")
+            .fetch_all(self.pool())
+            .await
+            .map_err(failure("read the pipelines"))
+    }
+
+    /// How many events there are, in whatever state.
+    ///
+    /// # Errors
+    /// `Misconfigured` when there are no tables.
+    pub async fn count_events(&self) -> Result<u64, Failure> {
+        let mut connection = self.pool().acquire().await.map_err(failure("count events"))?;
+        count_events(&mut connection).await
+    }
+
+    /// Drops the tables **and all events in them**, unless there are more than `at_most` by now:
+    /// whoever looked before learns that something was written since. The outbox goes first, under
+    /// a lock; after a crash in the middle it can be repeated. Does nothing when there are no
+    /// tables.
+    ///
+    /// # Errors
+    /// `Refused` when there are more events, `Transient` when the tables stay in use for ten
+    /// seconds, `Misconfigured` when they are of a newer semel.
+    pub async fn drop_tables(&self, at_most: Option<u64>) -> Result<(), Failure> {
+        let failed = || failure("drop the tables");
+        // Its own connection, closed in the end with all locks.
+        let mut connection = self.pool().acquire().await.map_err(failed())?.detach();
+        lock(&mut connection).await?;
+        if !exists(&mut connection, "semel_migrations").await? {
+            return Ok(());
+        }
+        refuse_newer(version(&mut connection).await?)?;
+        let wait = "SET SESSION lock_wait_timeout = 10";
+        sqlx::raw_sql(wait).execute(&mut connection).await.map_err(failed())?;
+        if exists(&mut connection, "semel_outbox").await? {
+            drop_outbox(&mut connection, at_most).await?;
+        }
+        let rest = sqlx::raw_sql(AssertSqlSafe(drop_sql())).execute(&mut connection).await;
+        rest.map(drop).map_err(failed())
+    }
+}
+
+async fn drop_outbox(
+    connection: &mut MySqlConnection,
+    at_most: Option<u64>,
+) -> Result<(), Failure> {
+    let failed = || failure("drop the tables");
+    let lock = "LOCK TABLES semel_outbox WRITE";
+    sqlx::raw_sql(lock).execute(&mut *connection).await.map_err(failed())?;
+    let events = count_events(connection).await?;
+    if at_most.is_some_and(|most| events > most) {
+        return Err(Failure::refused("E-EVENTS-LEFT", "MySQL: events were written meanwhile")
+            .with_fix("stop the services that write them, and try again"));
+    }
+    let drop_and_unlock = "DROP TABLE semel_outbox; UNLOCK TABLES";
+    sqlx::raw_sql(drop_and_unlock).execute(connection).await.map(drop).map_err(failed())
+}
+
+async fn count_events(connection: &mut MySqlConnection) -> Result<u64, Failure> {
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM semel_outbox")
+        .fetch_one(connection)
+        .await
+        .map_err(failure("count events"))?;
+    Ok(count.unsigned_abs())
+}
+
+async fn exists(connection: &mut MySqlConnection, table: &str) -> Result<bool, Failure> {
+    let count: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM information_schema.tables \
+         WHERE table_schema = database() AND table_name = ?",
+    )
+    .bind(table)
+    .fetch_one(connection)
+    .await
+    .map_err(failure("look for the tables"))?;
+    Ok(count > 0)
 }
 
 /// Refuses tables that this version cannot work with.
@@ -133,4 +291,24 @@ fn refuse_newer(present: usize) -> Result<(), Failure> {
 
 fn stored(version: usize) -> u32 {
     u32::try_from(version).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_created_is_dropped() {
+        let words = |sql: &str| -> Vec<String> {
+            sql.split(|c: char| c != '_' && !c.is_alphanumeric()).map(str::to_owned).collect()
+        };
+        let down = words(&drop_sql());
+        let mut tables = 0;
+        for line in schema_sql().lines().filter(|line| line.starts_with("CREATE TABLE")) {
+            let name = words(line).into_iter().find(|word| word.starts_with("semel_")).unwrap();
+            assert!(down.contains(&name), "{name} is not in the down scripts");
+            tables += 1;
+        }
+        assert!(tables > 5, "{tables} tables");
+    }
 }

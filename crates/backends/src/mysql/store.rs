@@ -9,8 +9,10 @@ use semel_core::{Clock, Failure, SystemClock, Timestamp};
 use sqlx::{MySql, MySqlPool, Transaction};
 use tokio::sync::watch;
 
+use super::coordination::MysqlMember;
 use super::error::failure;
 use super::{MysqlAdmin, MysqlInbox, MysqlKeys, MysqlOutbox, MysqlSource, schema};
+use crate::mapped::Airspace;
 
 /// A database. Clones share its connections.
 ///
@@ -31,6 +33,8 @@ pub struct MysqlStore {
     pool: MySqlPool,
     pub(super) clock: Arc<dyn Clock>,
     changes: Arc<watch::Sender<()>>,
+    /// What the sources of mapped tables have in flight.
+    pub(super) airspace: Airspace,
     /// For each pipeline that a source of this process owns: its epoch, and the last event that
     /// was handed out. It saves a write per batch.
     handed_out: Arc<Mutex<HashMap<String, (u64, u64)>>>,
@@ -46,7 +50,8 @@ const BEGIN_LOOKING: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
 impl MysqlStore {
     pub(super) fn new(pool: MySqlPool, clock: Arc<dyn Clock>) -> Self {
         let changes = Arc::new(watch::Sender::new(()));
-        Self { pool, clock, changes, handed_out: Arc::default() }
+        let airspace = Airspace::default();
+        Self { pool, clock, changes, airspace, handed_out: Arc::default() }
     }
 
     /// A store on the application's own pool.
@@ -117,6 +122,19 @@ impl MysqlStore {
     #[must_use]
     pub fn keys(&self) -> MysqlKeys {
         MysqlKeys::new(self.clone())
+    }
+
+    /// A new member of the group of relays that work on the pipeline of this name.
+    ///
+    /// # Errors
+    /// `Misconfigured` when there cannot be so many shares.
+    pub fn member(
+        &self,
+        pipeline: &str,
+        shares: u32,
+        lease: Duration,
+    ) -> Result<MysqlMember, Failure> {
+        MysqlMember::new(self.clone(), pipeline, shares, lease)
     }
 
     /// What an operator may ask and change about the pipeline of this name.

@@ -5,7 +5,7 @@
 
 use semel_core::admin::{EventView, Filter, Selection, State};
 use semel_core::{EventId, Failure, Timestamp};
-use sqlx::mysql::MySqlRow;
+use sqlx::mysql::{MySqlDatabaseError, MySqlRow};
 use sqlx::{MySql, MySqlConnection, QueryBuilder};
 
 use super::error::failure;
@@ -113,18 +113,35 @@ impl<'a> Search<'a> {
         Self { pipeline, place, after: 0, states, ids, filter }
     }
 
-    /// Events to show, oldest first; [`view`] reads the rows.
+    /// Events to show, oldest first; [`view`] reads the rows. Whoever may not select payloads gets
+    /// the events without them.
     pub(super) async fn views(
         &self,
         connection: &mut MySqlConnection,
         limit: usize,
     ) -> Result<Vec<MySqlRow>, Failure> {
-        let mut query = QueryBuilder::new(concat!("SELECT ", event_columns!()));
+        let columns = concat!("SELECT ", event_columns!());
+        let found = match self.find(connection, columns, limit).await {
+            Err(error) if is_denied_column(&error) => {
+                let visible = columns.replace("o.payload", "cast('' AS BINARY)");
+                self.find(connection, &visible, limit).await
+            }
+            found => found,
+        };
+        found.map_err(failure("look for events"))
+    }
+
+    async fn find(
+        &self,
+        connection: &mut MySqlConnection,
+        columns: &str,
+        limit: usize,
+    ) -> Result<Vec<MySqlRow>, sqlx::Error> {
+        let mut query = QueryBuilder::new(columns);
         query.push(VIEW).push(self.place.state()).push(", o.seq");
         self.push_rows(&mut query);
         query.push(" ORDER BY o.seq LIMIT ").push_bind(count(limit));
-        let query = query.build().persistent(false);
-        query.fetch_all(connection).await.map_err(failure("look for events"))
+        query.build().persistent(false).fetch_all(connection).await
     }
 
     /// The positions of the events that were found.
@@ -188,6 +205,11 @@ impl<'a> Search<'a> {
             }
         }
     }
+}
+
+fn is_denied_column(error: &sqlx::Error) -> bool {
+    let error = error.as_database_error().and_then(|error| error.try_downcast_ref());
+    error.is_some_and(|error: &MySqlDatabaseError| error.number() == 1143)
 }
 
 const EPOCH: &str = "timestamp'1970-01-01 00:00:00'";

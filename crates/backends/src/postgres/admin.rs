@@ -12,8 +12,9 @@ use sqlx::postgres::{PgArguments, PgRow};
 use uuid::Uuid;
 
 use super::error::failure;
-use super::parking::{Parking, all_lanes};
+use super::parking::{all_lanes, find_heads};
 use super::row::{self, AFTER_EVENT, column, event_columns};
+use super::shares;
 use super::store::{PostgresStore, count, micros};
 use super::types::Stamp;
 
@@ -44,22 +45,15 @@ pub struct PostgresAdmin {
 
 /// The log's part, by the index on `txid`; then what is parked.
 const STATS: &str = "\
-with me as materialized (
-    select * from semel.cursor where pipeline = $1
-), unsettled as (
-    select o.seq, o.txid from semel.outbox o
-    where o.txid >= (select coalesce((select pg_snapshot_xmax(passed) from me), '0'))
-    union all
-    select o.seq, o.txid from semel.outbox o
-    where o.txid = any (array(select pg_snapshot_xip(passed) from me))
-), log as (
+with log as (
     select u.seq, u.txid, coalesce(pg_visible_in_snapshot(u.txid, me.out_from)
         or (u.seq <= me.out_seq and pg_visible_in_snapshot(u.txid, me.out_end)), false) as out
-    from unsettled u left join me on true
-    where semel.settled(me::semel.cursor, u.txid, u.seq) is not true
+    from semel.unsettled($1) u
+    left join semel.cursor me on me.pipeline = $1 and me.share = u.share
 ), parked as (
     select p.*, coalesce(p.taken = me.epoch, false) as out
-    from semel.parked p left join me on true where p.pipeline = $1
+    from semel.parked p left join semel.cursor me on me.pipeline = $1 and me.share = p.share
+    where p.pipeline = $1
 ), counted as (
     select count(*) filter (where not out) as pending, count(*) filter (where out) as publishing
     from log
@@ -142,16 +136,19 @@ const DISCARD: &str = repair!("state = 'discarded', holds = false, due = null");
 
 /// Replayed events come before all that is parked in their lane.
 const REPLAY: &str = concat!(
-    "insert into semel.parked (pipeline, seq, place, aggregate_type, aggregate_id, state, holds, due)
-    select $1, o.seq, 0, o.aggregate_type, o.aggregate_id, 'waiting', true, clock_timestamp()
+    "insert into semel.parked
+        (pipeline, seq, share, place, aggregate_type, aggregate_id, state, holds, due)
+    select $1, o.seq, c.share, 0, o.aggregate_type, o.aggregate_id, 'waiting', true,
+        clock_timestamp()
     from semel.outbox o join semel.cursor c on c.pipeline = $1
+        and c.share = semel.share_of(o.aggregate_type, o.aggregate_id, c.shares)
     where semel.settled(c, o.txid, o.seq) and coalesce($2, 'published') = 'published'
         and ($8::uuid[] is null or o.id = any($8)) and ",
     matching!(),
     " and not exists (select from semel.parked p
         where p.pipeline = $1 and p.seq = o.seq and p.state <> 'published')
     on conflict (pipeline, seq) do update set state = 'waiting', holds = true, attempts = 0,
-        place = 0, due = excluded.due, error = null, changed_at = clock_timestamp()
+        share = excluded.share, place = 0, due = excluded.due, error = null, changed_at = clock_timestamp()
     returning aggregate_type, aggregate_id"
 );
 
@@ -160,8 +157,9 @@ const CLEAN: &str = "\
 with long_ago as materialized (
     select clock_timestamp() - $1 * interval '1 microsecond' as at
 ), pipeline as materialized (
-    select c.pipeline, case when c.moved_at < long_ago.at then c.passed else (
-        select h.passed from semel.passage h where h.pipeline = c.pipeline and h.at < long_ago.at
+    select c.pipeline, c.share, c.shares, case when c.moved_at < long_ago.at then c.passed else (
+        select h.passed from semel.passage h
+        where h.pipeline = c.pipeline and h.share = c.share and h.at < long_ago.at
         order by h.at desc limit 1) end as passed
     from semel.cursor c, long_ago
 ), gone as (
@@ -170,7 +168,8 @@ with long_ago as materialized (
             and exists (select from pipeline) and not exists (
                 select from pipeline l left join semel.parked p
                     on p.pipeline = l.pipeline and p.seq = o.seq
-                where case when p.seq is null
+                where l.share = semel.share_of(o.aggregate_type, o.aggregate_id, l.shares)
+                    and case when p.seq is null
                     then pg_visible_in_snapshot(o.txid, l.passed) is not true
                     else p.state not in ('published', 'discarded')
                         or p.changed_at >= (select at from long_ago) end)
@@ -179,10 +178,11 @@ with long_ago as materialized (
 ), unparked as (
     delete from semel.parked p using gone where p.seq = gone.seq
 ), forgotten as (
-    delete from semel.passage h where (h.pipeline, h.at) in (
-        select h.pipeline, h.at from semel.passage h
+    delete from semel.passage h where (h.pipeline, h.share, h.at) in (
+        select h.pipeline, h.share, h.at from semel.passage h
         where h.at < clock_timestamp() - interval '1 hour' and exists (
-            select from semel.passage n where n.pipeline = h.pipeline and n.at > h.at
+            select from semel.passage n
+            where n.pipeline = h.pipeline and n.share = h.share and n.at > h.at
                 and (n.at < (select at from long_ago)
                     or n.at < date_trunc('minute', h.at) + interval '1 minute'))
         limit $2)
@@ -204,16 +204,16 @@ impl PostgresAdmin {
         };
         let ids = ids.map(|ids| ids.iter().map(|id| *id.as_uuid()).collect::<Vec<Uuid>>());
         let mut tx = self.store.begin().await?;
+        shares::keep(&mut tx, &self.pipeline).await?;
         // A relay that settles or takes something waits for us, or we for it.
-        sqlx::query("select from semel.cursor where pipeline = $1 for update")
+        sqlx::query("select from semel.cursor where pipeline = $1 order by share for update")
             .bind(&self.pipeline)
             .execute(&mut *tx)
             .await
             .map_err(failed())?;
         let changed = self.filtered(sql, filter).bind(ids).fetch_all(&mut *tx).await;
         let lanes = all_lanes(&changed.map_err(failed())?)?;
-        let parking = Parking { pipeline: &self.pipeline };
-        parking.find_heads(&mut tx, &lanes).await?;
+        find_heads(&mut tx, &self.pipeline, &lanes).await?;
         tx.commit().await.map_err(failed())?;
         self.store.announce_change();
         Ok(lanes.len())

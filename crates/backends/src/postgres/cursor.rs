@@ -1,4 +1,4 @@
-//! The row of a pipeline in `semel.cursor`: who owns it, and how far it is.
+//! The row of a share in `semel.cursor`: who owns it, and how far it is.
 //!
 //! Every change names the epoch of its owner, so that one statement both checks the ownership and
 //! makes the change. The row is found by its physical place, which each change returns: under an
@@ -6,28 +6,30 @@
 
 use std::sync::Arc;
 
+use semel_core::coordination::Share;
 use semel_core::{Failure, Holding};
 use sqlx::postgres::PgRow;
 use sqlx::{Connection, PgConnection, Postgres, Row, Transaction};
 
 use super::error::failure;
+use super::shares;
+use super::store::integer;
 use super::types::Snapshot;
 use super::window::{Ledger, Position};
 
-/// The ownership of a pipeline.
+/// The ownership of a share of a pipeline.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor {
     pub(super) pipeline: String,
+    pub(super) share: Share,
     pub(super) epoch: i64,
     /// Where the row is, as far as known.
     place: Option<String>,
 }
 
-/// A new pipeline has seen no transaction.
-const OPEN: &str = "\
-insert into semel.cursor (pipeline, epoch, server, passed) values ($1, 1, $2, '1:1:')
-on conflict (pipeline) do update
-set epoch = cursor.epoch + 1, out_from = null, out_end = null, out_seq = null
+const TAKE_OVER: &str = "\
+update semel.cursor set epoch = epoch + 1, out_from = null, out_end = null, out_seq = null
+where pipeline = $1 and share = $2 and shares = $3
 returning epoch, ctid::text, passed::text, window_end::text, window_no, progress, ahead, top,
     windows";
 
@@ -39,23 +41,23 @@ macro_rules! advance {
     ($place:literal) => {
         concat!(
             "with old as (
-                select pipeline, moved_at, passed from semel.cursor
-                where pipeline = $1 and epoch = $2 and ",
+                select pipeline, share, moved_at, passed from semel.cursor
+                where pipeline = $1 and share = $4 and epoch = $2 and ",
             $place,
             "), moved as (
-                update semel.cursor set passed = $4::text::pg_snapshot,
-                    window_end = $5::text::pg_snapshot, window_no = $6, progress = $7, ahead = $8,
-                    top = greatest(top, $9), windows = greatest(windows, $10),
-                    out_from = case when $11 then null else out_from end,
-                    out_end = case when $11 then null else out_end end,
-                    out_seq = case when $11 then null else out_seq end,
+                update semel.cursor set passed = $5::text::pg_snapshot,
+                    window_end = $6::text::pg_snapshot, window_no = $7, progress = $8, ahead = $9,
+                    top = greatest(top, $10), windows = greatest(windows, $11),
+                    out_from = case when $12 then null else out_from end,
+                    out_end = case when $12 then null else out_end end,
+                    out_seq = case when $12 then null else out_seq end,
                     moved_at = clock_timestamp()
-                where pipeline = $1 and epoch = $2 and ",
+                where pipeline = $1 and share = $4 and epoch = $2 and ",
             $place,
             " returning ctid::text
             ), noted as (
-                insert into semel.passage (pipeline, at, passed) select old.* from old, moved
-                where date_trunc('second', moved_at) < date_trunc('second', clock_timestamp())
+                insert into semel.passage (pipeline, share, at, passed)
+                select old.* from old, moved where date_trunc('second', moved_at) < date_trunc('second', clock_timestamp())
                 on conflict do nothing
             )
             select * from moved"
@@ -67,9 +69,9 @@ macro_rules! advance {
 macro_rules! mark {
     ($place:literal) => {
         concat!(
-            "update semel.cursor set out_from = $4::text::pg_snapshot,
-                out_end = $5::text::pg_snapshot, out_seq = $6, windows = greatest(windows, $7)
-            where pipeline = $1 and epoch = $2 and ",
+            "update semel.cursor set out_from = $5::text::pg_snapshot,
+                out_end = $6::text::pg_snapshot, out_seq = $7, windows = greatest(windows, $8)
+            where pipeline = $1 and share = $4 and epoch = $2 and ",
             $place,
             " returning ctid::text, set_config('synchronous_commit', 'off', true)"
         )
@@ -92,32 +94,37 @@ const MARK: Statement = Statement {
 };
 
 impl Cursor {
-    /// Takes the pipeline over from whoever has it.
+    /// Takes the share over from whoever has it.
     pub(super) async fn open(
         connection: &mut PgConnection,
         pipeline: &str,
+        share: Share,
         server: &str,
     ) -> Result<(Self, Position), Failure> {
         let failed = || failure("take over the pipeline");
-        let row = sqlx::query(OPEN)
-            .bind(pipeline)
-            .bind(server)
-            .fetch_one(&mut *connection)
-            .await
-            .map_err(failed())?;
+        let mut row = take_over(connection, pipeline, share).await?;
+        if row.is_none() {
+            let mut tx = begin(connection, "divide the pipeline").await?;
+            shares::divide(&mut tx, pipeline, share.of, server).await?;
+            row = take_over(&mut tx, pipeline, share).await?;
+            tx.commit().await.map_err(failed())?;
+        }
+        let row = row.ok_or_else(|| failed()(sqlx::Error::RowNotFound))?;
         sqlx::query(
-            "update semel.parked set taken = null where pipeline = $1 and taken is not null",
+            "update semel.parked set taken = null
+            where pipeline = $1 and share = $2 and taken is not null",
         )
         .bind(pipeline)
+        .bind(integer(share.number))
         .execute(connection)
         .await
         .map_err(failed())?;
         let epoch = row.try_get(0).map_err(failed())?;
-        let cursor = Self { pipeline: pipeline.to_owned(), epoch, place: None };
+        let cursor = Self { pipeline: pipeline.to_owned(), share, epoch, place: None };
         Ok((cursor, position(&row).map_err(failed())?))
     }
 
-    /// Stores how far the pipeline is.
+    /// Stores how far the share is.
     pub(super) async fn advance(
         &mut self,
         connection: &mut PgConnection,
@@ -142,18 +149,20 @@ impl Cursor {
         .await
     }
 
-    /// Waits until whatever else changes the pipeline has ended.
+    /// Waits until whatever else changes the share has ended.
     pub(super) async fn wait_for_others(
         &self,
         connection: &mut PgConnection,
     ) -> Result<Holding, Failure> {
-        let owner =
-            sqlx::query("select from semel.cursor where pipeline = $1 and epoch = $2 for update")
-                .bind(&self.pipeline)
-                .bind(self.epoch)
-                .fetch_optional(connection)
-                .await
-                .map_err(failure("look who owns the pipeline"))?;
+        const OWNER: &str = "\
+            select from semel.cursor where pipeline = $1 and share = $2 and epoch = $3 for update";
+        let owner = sqlx::query(OWNER)
+            .bind(&self.pipeline)
+            .bind(integer(self.share.number))
+            .bind(self.epoch)
+            .fetch_optional(connection)
+            .await
+            .map_err(failure("look who owns the pipeline"))?;
         Ok(if owner.is_some() { Holding::Held } else { Holding::Lost })
     }
 
@@ -180,7 +189,8 @@ impl Cursor {
     ) -> Result<Holding, Failure> {
         let failed = || failure("move the cursor");
         let start = |sql: &'static str, place: Option<String>| {
-            bind(sqlx::query(sql).bind(self.pipeline.clone()).bind(self.epoch).bind(place))
+            let query = sqlx::query(sql).bind(self.pipeline.clone()).bind(self.epoch).bind(place);
+            bind(query.bind(integer(self.share.number)))
         };
         let mut row = None;
         if let Some(place) = self.place.clone() {
@@ -195,6 +205,20 @@ impl Cursor {
         self.place = row.try_get(0).map_err(failed())?;
         Ok(Holding::Held)
     }
+}
+
+async fn take_over(
+    connection: &mut PgConnection,
+    pipeline: &str,
+    share: Share,
+) -> Result<Option<PgRow>, Failure> {
+    sqlx::query(TAKE_OVER)
+        .bind(pipeline)
+        .bind(integer(share.number))
+        .bind(integer(share.of))
+        .fetch_optional(connection)
+        .await
+        .map_err(failure("take over the pipeline"))
 }
 
 /// Begins a transaction of a source.

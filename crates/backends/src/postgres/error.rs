@@ -7,7 +7,8 @@
 //! | 40 rollback (serialisation, deadlock), 55P03 lock not had in time | transient | `E-POSTGRES-CONFLICT` |
 //! | 42P01, 3F000, 42703, 42883: a table, schema, column or function is missing | misconfigured | `E-SCHEMA-MISSING` |
 //! | 42501 not allowed | misconfigured | `E-POSTGRES-PRIVILEGE` |
-//! | 28 who you are, 3D000 no such database; a wrong URL, TLS | misconfigured | `E-POSTGRES-ACCESS` |
+//! | 28 who you are: user, password, host | misconfigured | `E-POSTGRES-LOGIN` |
+//! | 3D000 no such database; a wrong URL, TLS | misconfigured | `E-POSTGRES-ACCESS` |
 //! | 22 data, 23 constraint, 54 too large; a value of the wrong type | refused | `E-POSTGRES-VALUE` |
 //! | 42 and 0A, the rest of them | misconfigured | `E-POSTGRES-SQL` |
 //! | anything else | transient | `E-POSTGRES` |
@@ -65,11 +66,13 @@ const PRIVILEGE: Verdict = (
     "E-POSTGRES-PRIVILEGE",
     "run what `semel grants --database URL` prints as the owner of the schema semel",
 );
-const ACCESS: Verdict = (
+const LOGIN: Verdict = (
     Fault::Misconfigured,
-    "E-POSTGRES-ACCESS",
-    "check user, password, database and TLS settings of the URL",
+    "E-POSTGRES-LOGIN",
+    "check user and password of the URL, and what pg_hba.conf lets in from here",
 );
+const ACCESS: Verdict =
+    (Fault::Misconfigured, "E-POSTGRES-ACCESS", "check host, database and TLS settings of the URL");
 const VALUE: Verdict = (Fault::Refused, "E-POSTGRES-VALUE", "");
 const SQL: Verdict = (
     Fault::Misconfigured,
@@ -92,7 +95,7 @@ fn by_sqlstate(code: &str) -> Verdict {
     match code.get(..2).unwrap_or_default() {
         "08" | "53" | "57" | "58" | "XX" => DOWN,
         "40" => CONFLICT,
-        "28" => ACCESS,
+        "28" => LOGIN,
         "22" | "23" | "54" => VALUE,
         "42" | "0A" => SQL,
         _ => OTHER,
@@ -120,7 +123,8 @@ mod tests {
             ("42703", Fault::Misconfigured, "E-SCHEMA-MISSING"),
             ("42883", Fault::Misconfigured, "E-SCHEMA-MISSING"),
             ("42501", Fault::Misconfigured, "E-POSTGRES-PRIVILEGE"),
-            ("28P01", Fault::Misconfigured, "E-POSTGRES-ACCESS"),
+            ("28P01", Fault::Misconfigured, "E-POSTGRES-LOGIN"),
+            ("28000", Fault::Misconfigured, "E-POSTGRES-LOGIN"),
             ("3D000", Fault::Misconfigured, "E-POSTGRES-ACCESS"),
             ("22021", Fault::Refused, "E-POSTGRES-VALUE"),
             ("23514", Fault::Refused, "E-POSTGRES-VALUE"),

@@ -7,13 +7,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::TryStreamExt;
+use semel_core::coordination::Share;
 use semel_core::{Event, Failure, Limit, Payload, Timestamp};
 use sqlx::postgres::PgRow;
 use sqlx::{Connection, PgConnection};
 
+use super::cursor::Cursor;
 use super::error::failure;
 use super::row::{self, column, event_columns};
-use super::store::count;
+use super::store::{count, integer};
 use super::types::{Snapshot, Stamp};
 use super::window::Next;
 
@@ -41,6 +43,8 @@ pub(super) struct Agenda {
     pub(super) scheduled: bool,
     /// Some lane is held.
     pub(super) held: bool,
+    /// There are rows of other shares.
+    pub(super) others: bool,
 }
 
 /// A row of the outbox.
@@ -78,19 +82,22 @@ impl Portion {
 /// Each part has an order that one index gives: a planner that is left to guess how soon a row will
 /// be found reads the whole table now and then.
 macro_rules! read {
-    ($($branch:literal),+) => {
+    ($others:literal, $($branch:expr),+) => {
         concat!(
             "select null::bigint, null::uuid, concat(
-                (select 'd' from semel.parked where pipeline = $1 and head and taken is null
-                    and due <= now() order by due limit 1),
-                (select 's' from semel.parked where pipeline = $1 and state = 'scheduled'
+                (select 'd' from semel.parked where pipeline = $1 and share = $4 and head
                     and taken is null and due <= now() order by due limit 1),
+                (select 's' from semel.parked where pipeline = $1 and share = $4
+                    and state = 'scheduled' and taken is null and due <= now()
+                    order by due limit 1),
                 (select 'h' from semel.parked where pipeline = $1 and holds
-                    order by aggregate_type, aggregate_id, place, seq limit 1)),
-            pg_current_snapshot()::text, null::text, null::text, null::bytea, null::text,
+                    order by aggregate_type, aggregate_id, place, seq limit 1)",
+            $others,
+            "), pg_current_snapshot()::text, null::text, null::text, null::bytea, null::text,
             null::text, null::text, now(), (
-                select retry_at from semel.parked where pipeline = $1 and head and taken is null
-                    and state = 'failed' and due > now() order by due limit 1)",
+                select retry_at from semel.parked where pipeline = $1 and share = $4 and head
+                    and taken is null and state = 'failed' and due > now()
+                    order by due limit 1)",
             $(
                 " union all (select ",
                 event_columns!(
@@ -105,25 +112,69 @@ macro_rules! read {
     };
 }
 
-/// What a transaction that still runs has written so far is not even looked at.
-const WINDOW: &str = read!(
-    "semel.outbox o where o.txid >= $4::text::xid8
-        and o.txid < (select pg_snapshot_xmax(pg_current_snapshot())) order by o.txid, o.seq",
-    "unnest($5::text::xid8[]) as late cross join lateral (
-            select * from semel.outbox o where o.txid = late order by o.seq limit $2) o
-        where pg_visible_in_snapshot(late, pg_current_snapshot())"
-);
+/// What a transaction that still runs has written so far is not even looked at. One that is late is
+/// a range of one: were it a single value, the order of `seq` would do, from the oldest row on.
+macro_rules! window {
+    ($others:literal, $mine:literal) => {
+        read!(
+            $others,
+            concat!(
+                "semel.outbox o where o.txid >= $5::text::xid8
+                    and o.txid < (select pg_snapshot_xmax(pg_current_snapshot()))",
+                $mine,
+                " order by o.txid, o.seq"
+            ),
+            concat!(
+                "unnest($6::text::xid8[]) as late cross join lateral (
+                    select * from semel.outbox o where o.txid >= late and o.txid <= late",
+                $mine,
+                " order by o.txid, o.seq limit $2) o
+                where pg_visible_in_snapshot(late, pg_current_snapshot())"
+            )
+        )
+    };
+}
 
 /// The functions hide `txid` from the planner, so that nothing but the order of `seq` is left.
-const PAGE: &str = read!(
-    "semel.outbox o where o.seq > $6 and o.seq <= $7
-        and pg_visible_in_snapshot(o.txid, (select $5::text::pg_snapshot))
-        and not pg_visible_in_snapshot(o.txid, (select $4::text::pg_snapshot))
-        order by o.seq"
-);
+macro_rules! page {
+    ($mine:literal) => {
+        read!(
+            "",
+            concat!(
+                "semel.outbox o where o.seq > $7 and o.seq <= $8
+                    and pg_visible_in_snapshot(o.txid, (select $6::text::pg_snapshot))
+                    and not pg_visible_in_snapshot(o.txid, (select $5::text::pg_snapshot))",
+                $mine,
+                " order by o.seq"
+            )
+        )
+    };
+}
+
+/// The ways to read a whole pipeline and one share of it. A limit counts the rows of the share; its
+/// condition is wrapped, so that the planner does not take it for one that hardly a row meets.
+struct Statement {
+    whole: &'static str,
+    share: &'static str,
+}
+
+const WINDOW: Statement = Statement {
+    whole: window!("", ""),
+    share: window!(
+        ", (select 'o' from semel.outbox where txid >= $5::text::xid8
+            and txid < (select pg_snapshot_xmax(pg_current_snapshot()))
+            order by txid, seq limit 1)",
+        " and coalesce(semel.share_of(o.aggregate_type, o.aggregate_id, $7) = $4, false)"
+    ),
+};
+const PAGE: Statement = Statement {
+    whole: page!(""),
+    share: page!(" and coalesce(semel.share_of(o.aggregate_type, o.aggregate_id, $9) = $4, false)"),
+};
 
 const THESE: &str = read!(
-    "unnest($4::bigint[]) as this cross join lateral (
+    "",
+    "unnest($5::bigint[]) as this cross join lateral (
         select * from semel.outbox o where o.seq = this) o"
 );
 
@@ -137,7 +188,8 @@ select coalesce(least((
 ), (
     select min(o.seq) from unnest($3::text::xid8[]) as late
     cross join lateral (
-        select seq from semel.outbox where txid = late order by seq limit 1) o
+        select seq from semel.outbox where txid >= late and txid <= late
+        order by txid, seq limit 1) o
     where pg_visible_in_snapshot(late, $4::text::pg_snapshot)
 )), 1), pg_sequence_last_value(pg_get_serial_sequence('semel.outbox', 'seq')::regclass)";
 
@@ -163,32 +215,39 @@ pub(super) enum What<'a> {
 /// A window with more rows is measured and read in pages.
 const SMALL_WINDOW: usize = 1_000;
 
-/// Reads rows, at most a portion. A new window is asked for one row more: if that comes, there is
+/// Reads rows of the share of `cursor`, at most a portion. A new window is asked for one row more: if that comes, there is
 /// more, and what came is not its beginning.
 ///
 /// With `guided` it takes two more round trips, and the plan cannot be a bad one.
 pub(super) async fn read(
     connection: &mut PgConnection,
-    pipeline: &str,
+    cursor: &Cursor,
     what: &What<'_>,
     portion: Portion,
     guided: bool,
 ) -> Result<Look, Failure> {
+    let Share { number, of, .. } = cursor.share;
+    let text = |statement: Statement| if of == 1 { statement.whole } else { statement.share };
     let (sql, rows) = match what {
-        What::Next(Next::Window { .. }) => (WINDOW, portion.rows.min(SMALL_WINDOW) + 1),
-        What::Next(Next::Page { .. }) => (PAGE, portion.rows),
+        What::Next(Next::Window { .. }) => (text(WINDOW), portion.rows.min(SMALL_WINDOW) + 1),
+        What::Next(Next::Page { .. }) => (text(PAGE), portion.rows),
         What::These(seqs) => (THESE, seqs.len()),
     };
     let query = sqlx::query(sql)
-        .bind(pipeline)
+        .bind(&cursor.pipeline)
         .bind(count(rows))
-        .bind(i32::try_from(portion.payload).unwrap_or(i32::MAX));
+        .bind(i32::try_from(portion.payload).unwrap_or(i32::MAX))
+        .bind(integer(number));
     let query = match what {
         What::Next(Next::Window { from }) => query.bind(from.end()).bind(from.running()),
         What::Next(Next::Page { from, end, after, last }) => {
             query.bind(from.to_string()).bind(end.to_string()).bind(*after).bind(*last)
         }
         What::These(seqs) => query.bind(seqs),
+    };
+    let query = match what {
+        What::Next(_) if of > 1 => query.bind(integer(of)),
+        _ => query,
     };
     let mut look = if guided {
         let failed = || failure("read the outbox");
@@ -306,5 +365,6 @@ fn read_agenda(row: &PgRow) -> Result<Agenda, Failure> {
         due: flags.contains('d'),
         scheduled: flags.contains('s'),
         held: flags.contains('h'),
+        others: flags.contains('o'),
     })
 }

@@ -26,11 +26,14 @@
 
 mod admin;
 mod config;
+mod coordination;
 mod cursor;
 mod error;
+mod grants;
 mod inbox;
 mod keys;
 mod log;
+mod mapped;
 mod outbox;
 mod parking;
 mod poll;
@@ -38,17 +41,22 @@ mod rebase;
 mod round;
 mod row;
 mod schema;
+mod shares;
+mod statement;
 mod store;
 mod types;
 mod window;
 
 pub use admin::PostgresAdmin;
 pub use config::PostgresConfig;
+pub use coordination::PostgresMember;
+pub use grants::grants_sql;
 pub use inbox::PostgresInbox;
 pub use keys::PostgresKeys;
 pub use outbox::PostgresOutbox;
 pub use poll::PostgresSource;
-pub use schema::{SchemaStatus, migrate, schema_sql, status};
+pub use schema::{SchemaStatus, drop_sql, migrate, schema_sql, status};
+pub use statement::append_statement;
 pub use store::PostgresStore;
 
 pub use sqlx::{PgPool, Postgres, Transaction};

@@ -1,15 +1,16 @@
 //! [`OutboxWriter`]: events written in the caller's transaction.
 
-use std::collections::HashSet;
+use std::borrow::Cow;
 
 use semel_core::event::EventLimits;
 use semel_core::outbox::{AppendError, OutboxWriter};
 use semel_core::{Event, Headers, Payload};
+use sqlx::error::DatabaseError;
+use sqlx::postgres::PgDatabaseError;
 use sqlx::{Postgres, Transaction};
-use uuid::Uuid;
 
 use super::error::failure;
-use super::store::{PostgresStore, count};
+use super::store::PostgresStore;
 use super::types::Stamp;
 
 /// Appends events to `semel.outbox`. Made by [`PostgresStore::outbox`].
@@ -18,7 +19,8 @@ use super::types::Stamp;
 /// of its own, and never begins or commits one. Any number of events is one statement and one
 /// round trip.
 ///
-/// A duplicate is found without an error of the database, so the transaction can go on after it.
+/// A single duplicate is found without an error of the database, so the transaction can go on after
+/// it. Appending needs no right but to insert.
 ///
 /// **Order.** Events of one aggregate are published in the order of their transactions' commits
 /// when these exclude each other, as they do when each changes the aggregate's own row *before* it
@@ -55,24 +57,24 @@ pub struct PostgresOutbox {
     limits: EventLimits,
 }
 
-/// The rows are numbered in the order of the arrays. When fewer are written than were given, some
-/// key was taken: then, and only then, it says which ones are new.
-const INSERT: &str = "\
-with written as (
-    insert into semel.outbox (id, aggregate_type, aggregate_id, event_type, payload, payload_bytes,
-        content_type, headers, idempotency_key, created_at, available_at)
-    select id, aggregate_type, aggregate_id, event_type, payload, payload_bytes,
-        coalesce(content_type, 'application/json'), headers::json, idempotency_key,
-        created_at, available_at
-    from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[],
-        $7::text[], $8::text[], $9::text[], $10::timestamptz[], $11::timestamptz[])
-        with ordinality as input (id, aggregate_type, aggregate_id, event_type, payload,
-        payload_bytes, content_type, headers, idempotency_key, created_at, available_at, place)
-    order by place
-    on conflict do nothing
-    returning id
-)
-select case when count(*) < $12 then coalesce(array_agg(id), '{}') end from written";
+const ONE: &str = "\
+insert into semel.outbox (id, aggregate_type, aggregate_id, event_type, payload, payload_bytes,
+    content_type, headers, idempotency_key, created_at, available_at)
+values ($1, $2, $3, $4, $5, $6, coalesce($7, 'application/json'), $8::text::json, $9, $10, $11)
+on conflict do nothing";
+
+/// The rows are numbered in the order of the arrays.
+const MANY: &str = "\
+insert into semel.outbox (id, aggregate_type, aggregate_id, event_type, payload, payload_bytes,
+    content_type, headers, idempotency_key, created_at, available_at)
+select id, aggregate_type, aggregate_id, event_type, payload, payload_bytes,
+    coalesce(content_type, 'application/json'), headers::json, idempotency_key,
+    created_at, available_at
+from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[],
+    $7::text[], $8::text[], $9::text[], $10::timestamptz[], $11::timestamptz[])
+    with ordinality as input (id, aggregate_type, aggregate_id, event_type, payload,
+    payload_bytes, content_type, headers, idempotency_key, created_at, available_at, place)
+order by place";
 
 impl PostgresOutbox {
     pub(super) fn new(store: PostgresStore) -> Self {
@@ -101,7 +103,9 @@ impl PostgresOutbox {
     /// Appends all events, or none, in one round trip.
     ///
     /// # Errors
-    /// [`AppendError`]; after `Duplicate` and `Invalid` the transaction can go on.
+    /// [`AppendError`]; after `Invalid` the transaction can go on, and after the `Duplicate` of a
+    /// single event. That of several is an error of the database, which ends the transaction:
+    /// nothing less would take back what was written of them, with no right but to insert.
     pub async fn append_all(
         &self,
         tx: &mut Transaction<'_, Postgres>,
@@ -111,20 +115,11 @@ impl PostgresOutbox {
             .iter()
             .try_for_each(|event| event.check(&self.limits))
             .map_err(AppendError::Invalid)?;
-        if events.is_empty() {
-            return Ok(());
+        match events {
+            [] => Ok(()),
+            [event] => append_one(tx, event).await,
+            events => append_many(tx, events).await,
         }
-        let store_error = |error| AppendError::Store(failure("append to semel.outbox")(error));
-        let Some(written) = insert(tx, events).await.map_err(store_error)? else {
-            return Ok(());
-        };
-        sqlx::query("delete from semel.outbox where id = any($1)")
-            .bind(&written)
-            .execute(&mut **tx)
-            .await
-            .map_err(store_error)?;
-        let key = first_missing(events, written);
-        Err(AppendError::Duplicate { key, transaction_usable: true })
     }
 
     /// Tells the relays of this process that a transaction with events has committed, so that they
@@ -142,14 +137,36 @@ impl OutboxWriter for PostgresOutbox {
     }
 }
 
-/// Inserts what is new; none when that was everything, else the ids that were.
-async fn insert(
+async fn append_one(tx: &mut Transaction<'_, Postgres>, event: &Event) -> Result<(), AppendError> {
+    let written = sqlx::query(ONE)
+        .bind(event.id.as_uuid())
+        .bind(&event.aggregate_type)
+        .bind(&event.aggregate_id)
+        .bind(&event.event_type)
+        .bind(text(&event.payload))
+        .bind(bytes(&event.payload))
+        .bind(content_type(&event.payload))
+        .bind(headers(&event.headers))
+        .bind(event.custom_key.as_deref())
+        .bind(Stamp(event.created_at))
+        .bind(event.available_at.map(Stamp))
+        .execute(&mut **tx)
+        .await
+        .map_err(|error| AppendError::Store(failure(APPEND)(error)))?;
+    if written.rows_affected() == 0 {
+        let key = Some(event.idempotency_key().into_owned());
+        return Err(AppendError::Duplicate { key, transaction_usable: true });
+    }
+    Ok(())
+}
+
+async fn append_many(
     tx: &mut Transaction<'_, Postgres>,
     events: &[Event],
-) -> Result<Option<Vec<Uuid>>, sqlx::Error> {
+) -> Result<(), AppendError> {
     let texts = |text: fn(&Event) -> &str| events.iter().map(text).collect::<Vec<_>>();
     let times = events.iter().map(|event| Stamp(event.created_at));
-    sqlx::query_scalar(INSERT)
+    let written = sqlx::query(MANY)
         .bind(events.iter().map(|event| *event.id.as_uuid()).collect::<Vec<_>>())
         .bind(texts(|event| &event.aggregate_type))
         .bind(texts(|event| &event.aggregate_id))
@@ -161,24 +178,33 @@ async fn insert(
         .bind(events.iter().map(|event| event.custom_key.as_deref()).collect::<Vec<_>>())
         .bind(times.collect::<Vec<_>>())
         .bind(events.iter().map(|event| event.available_at.map(Stamp)).collect::<Vec<_>>())
-        .bind(count(events.len()))
-        .fetch_one(&mut **tx)
-        .await
+        .execute(&mut **tx)
+        .await;
+    let Err(error) = written else { return Ok(()) };
+    match error.as_database_error() {
+        Some(refused) if refused.is_unique_violation() => {
+            let key = key_in(refused, events);
+            Err(AppendError::Duplicate { key, transaction_usable: false })
+        }
+        _ => Err(AppendError::Store(failure(APPEND)(error))),
+    }
 }
 
-/// The key of the first event that is not among `written`.
-fn first_missing(events: &[Event], written: Vec<Uuid>) -> Option<String> {
-    let mut written: HashSet<Uuid> = written.into_iter().collect();
-    let missing = events.iter().find(|event| !written.remove(event.id.as_uuid()))?;
-    Some(missing.idempotency_key().into_owned())
+const APPEND: &str = "append to semel.outbox";
+
+/// The key the database refused. It says so only to those who may read it.
+fn key_in(refused: &dyn DatabaseError, events: &[Event]) -> Option<String> {
+    let detail = refused.try_downcast_ref::<PgDatabaseError>()?.detail()?;
+    let mut keys = events.iter().map(Event::idempotency_key);
+    keys.find(|key| detail.contains(&format!("=({key}) "))).map(Cow::into_owned)
 }
 
 /// The payload as text, if PostgreSQL can store it as such.
-fn text(payload: &Payload) -> Option<&str> {
+pub(super) fn text(payload: &Payload) -> Option<&str> {
     std::str::from_utf8(payload.bytes()).ok().filter(|text| !text.contains('\0'))
 }
 
-fn bytes(payload: &Payload) -> Option<&[u8]> {
+pub(super) fn bytes(payload: &Payload) -> Option<&[u8]> {
     if text(payload).is_some() { None } else { Some(payload.bytes()) }
 }
 
@@ -186,7 +212,7 @@ fn content_type(payload: &Payload) -> Option<&str> {
     Some(payload.content_type()).filter(|kind| *kind != Payload::JSON)
 }
 
-fn headers(headers: &Headers) -> Option<String> {
+pub(super) fn headers(headers: &Headers) -> Option<String> {
     if headers.is_empty() {
         return None;
     }

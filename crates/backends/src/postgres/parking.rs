@@ -92,9 +92,9 @@ impl Aside {
 macro_rules! put {
     ($on_conflict:literal) => {
         concat!(
-            "insert into semel.parked (pipeline, seq, place, aggregate_type, aggregate_id, state,
-                holds, attempts, due, retry_at, error)
-            select $1, x.seq, x.place, o.aggregate_type, o.aggregate_id, x.state, x.holds,
+            "insert into semel.parked (pipeline, seq, share, place, aggregate_type, aggregate_id,
+                state, holds, attempts, due, retry_at, error)
+            select $1, x.seq, $11, x.place, o.aggregate_type, o.aggregate_id, x.state, x.holds,
                 x.attempts, coalesce(x.due, clock_timestamp() + x.wait * interval '1 microsecond'),
                 x.retry_at, x.error
             from unnest($2::bigint[], $3::bigint[], $4::text[], $5::boolean[], $6::integer[],
@@ -125,7 +125,7 @@ const RELEASE: &str = "update semel.parked set taken = null where pipeline = $1 
 
 const FREE: &str = "\
 update semel.parked set taken = null
-where pipeline = $1 and taken is not null and seq <> all($2)";
+where pipeline = $1 and share = $3 and taken is not null and seq <> all($2)";
 
 const HEADS: &str = "\
 with lane as (
@@ -149,10 +149,10 @@ where p.pipeline = $1 and p.seq in (select seq from candidate)
 /// Lane after lane, in order, up to what is not due; `$3` rows at most.
 const OFFER: &str = concat!(
     "with owner as materialized (
-        select from semel.cursor where pipeline = $1 and epoch = $2 for share
+        select from semel.cursor where pipeline = $1 and share = $5 and epoch = $2 for share
     ), lane as materialized (
         select aggregate_type, aggregate_id from semel.parked
-        where pipeline = $1 and head and taken is null and due <= now()
+        where pipeline = $1 and share = $5 and head and taken is null and due <= now()
         order by due limit $3
     ), line as materialized (
         select p.*, row_number() over () as turn from lane l cross join lateral (
@@ -187,7 +187,7 @@ const OFFER: &str = concat!(
 const WAKE: &str = "\
 with due as (
     select seq, row_number() over (order by due, seq) as turn from semel.parked
-    where pipeline = $1 and state = 'scheduled' and taken is null and due <= now()
+    where pipeline = $1 and share = $4 and state = 'scheduled' and taken is null and due <= now()
     order by due, seq limit $3
 )
 update semel.parked p
@@ -202,10 +202,11 @@ where exists (
     select from semel.parked p where p.pipeline = $1 and p.holds
         and p.aggregate_type = x.aggregate_type and p.aggregate_id = x.aggregate_id)";
 
-/// The parked events of one pipeline.
+/// The parked events of one share of a pipeline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parking<'a> {
     pub(super) pipeline: &'a str,
+    pub(super) share: i32,
 }
 
 /// Aggregate type and id.
@@ -254,7 +255,7 @@ impl Parking<'_> {
             let released = self.on_rows(RELEASE, &changes.released).execute(&mut *connection).await;
             released.map_err(failure("release parked events"))?;
         }
-        self.find_heads(connection, &lanes).await
+        find_heads(connection, self.pipeline, &lanes).await
     }
 
     /// Gives the scheduled events whose time has come their place in their lanes, after `place`:
@@ -269,10 +270,11 @@ impl Parking<'_> {
             .bind(self.pipeline)
             .bind(place)
             .bind(AT_ONCE)
+            .bind(self.share)
             .fetch_all(&mut *connection)
             .await
             .map_err(failure("wake scheduled events"))?;
-        self.find_heads(connection, &all_lanes(&rows)?).await?;
+        find_heads(connection, self.pipeline, &all_lanes(&rows)?).await?;
         Ok(rows.len())
     }
 
@@ -290,6 +292,7 @@ impl Parking<'_> {
             .bind(epoch)
             .bind(count(events))
             .bind(count(bytes))
+            .bind(self.share)
             .fetch_all(connection)
             .await
             .map_err(failure("read parked events"))
@@ -302,6 +305,7 @@ impl Parking<'_> {
         rows: &[i64],
     ) -> Result<(), Failure> {
         self.on_rows(FREE, rows)
+            .bind(self.share)
             .execute(connection)
             .await
             .map_err(failure("free parked events"))
@@ -314,12 +318,15 @@ impl Parking<'_> {
         connection: &mut PgConnection,
         place: i64,
     ) -> Result<Vec<i64>, Failure> {
-        sqlx::query_scalar("select seq from semel.parked where pipeline = $1 and place >= $2")
-            .bind(self.pipeline)
-            .bind(place)
-            .fetch_all(connection)
-            .await
-            .map_err(failure("read parked events"))
+        sqlx::query_scalar(
+            "select seq from semel.parked where pipeline = $1 and share = $2 and place >= $3",
+        )
+        .bind(self.pipeline)
+        .bind(self.share)
+        .bind(place)
+        .fetch_all(connection)
+        .await
+        .map_err(failure("read parked events"))
     }
 
     /// Which of these rows cannot be handed out, because something holds their lane.
@@ -359,29 +366,11 @@ impl Parking<'_> {
             .bind(times(|aside| aside.due))
             .bind(times(|aside| aside.retry_at))
             .bind(asides.iter().map(|aside| aside.error.as_deref()).collect::<Vec<_>>())
+            .bind(self.share)
             .fetch_all(connection)
             .await
             .map_err(failure("park events"))?;
         all_lanes(&rows)
-    }
-
-    /// Finds the first row of each lane.
-    pub(super) async fn find_heads(
-        &self,
-        connection: &mut PgConnection,
-        lanes: &[OwnedLane],
-    ) -> Result<(), Failure> {
-        if lanes.is_empty() {
-            return Ok(());
-        }
-        sqlx::query(HEADS)
-            .bind(self.pipeline)
-            .bind(lanes.iter().map(|lane| lane.0.as_str()).collect::<Vec<_>>())
-            .bind(lanes.iter().map(|lane| lane.1.as_str()).collect::<Vec<_>>())
-            .execute(connection)
-            .await
-            .map_err(failure("let a lane go on"))
-            .map(drop)
     }
 
     fn on_rows<'q>(&self, sql: &'static str, rows: &'q [i64]) -> Query<'q> {
@@ -390,6 +379,25 @@ impl Parking<'_> {
 }
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
+/// Finds the first row of each lane.
+pub(super) async fn find_heads(
+    connection: &mut PgConnection,
+    pipeline: &str,
+    lanes: &[OwnedLane],
+) -> Result<(), Failure> {
+    if lanes.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(HEADS)
+        .bind(pipeline)
+        .bind(lanes.iter().map(|lane| lane.0.as_str()).collect::<Vec<_>>())
+        .bind(lanes.iter().map(|lane| lane.1.as_str()).collect::<Vec<_>>())
+        .execute(connection)
+        .await
+        .map_err(failure("let a lane go on"))
+        .map(drop)
+}
 
 pub(super) fn all_lanes(rows: &[PgRow]) -> Result<Vec<OwnedLane>, Failure> {
     let lane = |row: &PgRow| Ok((row.try_get(0)?, row.try_get(1)?));

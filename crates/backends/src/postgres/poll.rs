@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
+use semel_core::coordination::Share;
 use semel_core::{
     Batch, Failure, Guarantees, Holding, Limit, Outcome, Receipt, Settlement, Source, Topic,
 };
@@ -16,16 +17,17 @@ use super::cursor::{self, Cursor};
 use super::error::failure;
 use super::parking::{Aside, Changes, Parking};
 use super::rebase::rebase;
-use super::round::Guidance;
+use super::round::{Guidance, Passing};
 use super::schema;
-use super::store::PostgresStore;
+use super::store::{PostgresStore, integer};
 use super::window::{Ledger, Standing};
 
-/// The outbox as a source for one pipeline. Made by [`PostgresStore::source`].
+/// The outbox as a source for one pipeline. Made by [`PostgresStore::source`], or for one share of
+/// a pipeline by [`PostgresStore::source_share`].
 ///
 /// Several pipelines read the same outbox, each with a cursor of its own. Whoever opens a pipeline
 /// owns it: the epoch in its cursor row goes up, and everything an earlier owner still tries is
-/// answered with [`Holding::Lost`].
+/// answered with [`Holding::Lost`]. A pipeline of several shares has a cursor for each.
 ///
 /// What is new is the difference of two snapshots, so that a transaction that commits late is never
 /// passed and one that is open for long holds nobody up. Confirming a batch is one UPDATE of one
@@ -65,13 +67,18 @@ pub struct PostgresSource {
     /// How large events are.
     pub(super) average: usize,
     pub(super) guidance: Guidance,
+    pub(super) passing: Passing,
 }
 
 impl PostgresSource {
     /// Sets the receipts of parked rows apart from those of the log.
     const PARKED: u64 = 1 << 63;
 
-    pub(super) async fn open(store: PostgresStore, pipeline: &str) -> Result<Self, Failure> {
+    pub(super) async fn open(
+        store: PostgresStore,
+        pipeline: &str,
+        share: Share,
+    ) -> Result<Self, Failure> {
         let mut connection =
             store.pool().acquire().await.map_err(failure("take over the pipeline"))?;
         schema::check(&mut connection).await?;
@@ -84,7 +91,7 @@ impl PostgresSource {
                  what was not settled is offered from its parking place"
             );
         }
-        let (cursor, position) = Cursor::open(&mut connection, pipeline, &server).await?;
+        let (cursor, position) = Cursor::open(&mut connection, pipeline, share, &server).await?;
         Ok(Self {
             changes: store.changes(),
             connection: Arc::new(Mutex::new(Some(connection))),
@@ -98,6 +105,7 @@ impl PostgresSource {
             lost: false,
             average: 1024,
             guidance: Guidance::default(),
+            passing: Passing::default(),
             store,
         })
     }
@@ -204,7 +212,7 @@ impl PostgresSource {
     }
 
     pub(super) fn parking(&self) -> Parking<'_> {
-        Parking { pipeline: &self.cursor.pipeline }
+        Parking { pipeline: &self.cursor.pipeline, share: integer(self.cursor.share.number) }
     }
 }
 

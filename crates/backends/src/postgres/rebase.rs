@@ -32,14 +32,16 @@ with pipeline as materialized (
     from semel.cursor c, pg_sequence_last_value(
         pg_get_serial_sequence('semel.outbox', 'seq')::regclass) as last_value
 )
-insert into semel.parked (pipeline, seq, place, aggregate_type, aggregate_id, state, holds, due)
-select c.pipeline, o.seq, c.windows + 1, o.aggregate_type, o.aggregate_id,
+insert into semel.parked
+    (pipeline, seq, share, place, aggregate_type, aggregate_id, state, holds, due)
+select c.pipeline, o.seq, c.share, c.windows + 1, o.aggregate_type, o.aggregate_id,
     case when o.available_at > now() then 'scheduled' else 'waiting' end,
     (o.available_at > now()) is not true,
     greatest(o.available_at, now())
 from pipeline c
-join semel.cursor k on k.pipeline = c.pipeline
-join semel.outbox o on not semel.settled(k, o.txid, o.seq) or (c.stale and o.seq > c.believed_top)
+join semel.cursor k on k.pipeline = c.pipeline and k.share = c.share
+join semel.outbox o on c.share = semel.share_of(o.aggregate_type, o.aggregate_id, c.shares)
+    and (not semel.settled(k, o.txid, o.seq) or (c.stale and o.seq > c.believed_top))
 where c.stale or (pg_visible_in_snapshot('1', c.passed)
     and not pg_visible_in_snapshot(o.txid, pg_current_snapshot()))
 on conflict (pipeline, seq) do nothing";
@@ -66,7 +68,7 @@ update semel.outbox set txid = '1' where not pg_visible_in_snapshot(txid, pg_cur
 /// Old times of passing are in old numbers.
 const FORGET: &str = "\
 delete from semel.passage h using semel.cursor c
-where h.pipeline = c.pipeline and (c.server <> $1
+where h.pipeline = c.pipeline and h.share = c.share and (c.server <> $1
     or pg_snapshot_xmax(c.passed) > pg_snapshot_xmax(pg_current_snapshot()))";
 
 /// Gives cursors and rows from elsewhere the numbers of this server; says how many events will be

@@ -46,6 +46,25 @@ impl Guidance {
     }
 }
 
+/// Rows of other shares that were read over since the position was stored.
+#[derive(Debug, Default)]
+pub(super) struct Passing {
+    others: bool,
+    since: Option<Instant>,
+}
+
+impl Passing {
+    /// A share without events of its own writes no more often than this.
+    const PACE: Duration = Duration::from_secs(2);
+
+    /// Whether the position is to be stored although nothing was settled, so that a successor does
+    /// not read all of them again.
+    fn is_due(&mut self, others: bool) -> bool {
+        self.others |= others;
+        self.others && self.since.get_or_insert_with(Instant::now).elapsed() >= Self::PACE
+    }
+}
+
 /// What one round uses.
 struct Round {
     limit: Limit,
@@ -90,11 +109,27 @@ impl PostgresSource {
             self.lost = !self.cursor.mark(connection, &round.ledger).await?.is_held();
         }
         round.fill(connection).await?;
+        self.store_end(connection, &round).await?;
         if self.lost {
             return Ok(Some(Batch::default()));
         }
         self.unsure = false;
         Ok(self.hand_out(round))
+    }
+
+    /// Stores where a window ended without a row, which no settlement will, and from time to time
+    /// where those without any row of this share did.
+    async fn store_end(
+        &mut self,
+        connection: &mut PgConnection,
+        round: &Round,
+    ) -> Result<(), Failure> {
+        let passed = self.passing.is_due(round.agenda.others) || !self.ledger.is_settled();
+        if passed && round.ledger.is_settled() && !self.lost {
+            self.lost = !self.cursor.advance(connection, &round.ledger).await?.is_held();
+            self.passing = Passing::default();
+        }
+        Ok(())
     }
 
     /// Learns what an earlier call has changed in the tables before it ended half-way.
@@ -129,8 +164,10 @@ impl PostgresSource {
         };
         let guided = self.guidance.is_needed();
         let began = Instant::now();
-        let look = log::read(connection, &self.cursor.pipeline, &what, portion, guided).await?;
-        if self.guidance.changes(began.elapsed(), look.rows.len()) {
+        let look = log::read(connection, &self.cursor, &what, portion, guided).await?;
+        // Rows of other shares are read, too.
+        let rows = look.rows.len().saturating_mul(self.cursor.share.of as usize);
+        if self.guidance.changes(began.elapsed(), rows) {
             // Plans that were made the other way are of no use.
             connection.clear_cached_statements().await.map_err(failure("plan anew"))?;
         }
@@ -174,6 +211,10 @@ impl PostgresSource {
     async fn wake_scheduled(&mut self, connection: &mut PgConnection) -> Result<(), Failure> {
         const WHAT: &str = "wake scheduled events";
         let mut tx = cursor::begin(connection, WHAT).await?;
+        self.lost = !self.cursor.wait_for_others(&mut tx).await?.is_held();
+        if self.lost {
+            return Ok(());
+        }
         let woken = self.parking().wake_scheduled(&mut tx, self.ledger.count()).await?;
         let mut ledger = self.ledger.clone();
         ledger.skip_numbers(i64::try_from(woken).unwrap_or(i64::MAX));

@@ -1,13 +1,18 @@
 //! The tables and their versions.
 
 use semel_core::Failure;
-use sqlx::{PgConnection, PgPool};
+use sqlx::postgres::PgDatabaseError;
+use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 
 use super::error::{failure, schema_missing};
+use super::store::PostgresStore;
 
 /// Every version of the tables, in order.
-const MIGRATIONS: &[Migration] =
-    &[Migration { name: "0001_tables", sql: include_str!("migrations/0001_tables.sql") }];
+const MIGRATIONS: &[Migration] = &[Migration {
+    name: "0001_tables",
+    sql: include_str!("migrations/0001_tables.sql"),
+    down: include_str!("migrations/0001_tables.down.sql"),
+}];
 
 const VERSION_TABLE: &str = "create schema if not exists semel;
 
@@ -17,12 +22,14 @@ create table if not exists semel.migrations (
     applied_at timestamptz not null default now()
 );";
 
-/// "semel" in ASCII: two programs that migrate the same database do it one after the other.
+/// "semel" in ASCII.
 const LOCK: i64 = 0x73_65_6d_65_6c;
 
 struct Migration {
     name: &'static str,
     sql: &'static str,
+    /// Takes it back.
+    down: &'static str,
 }
 
 /// Creates the tables, or brings them up to date; says which migrations were applied.
@@ -31,7 +38,8 @@ struct Migration {
 /// advisory lock.
 ///
 /// # Errors
-/// `Misconfigured` when the tables were made by a newer semel, or the user may not create them.
+/// `Misconfigured` when the tables were made by a newer semel, or the user may not create them;
+/// `Transient` when somebody else is migrating for longer than a minute.
 ///
 /// ```no_run
 /// use semel_backends::postgres::{PgPool, migrate};
@@ -46,11 +54,8 @@ struct Migration {
 pub async fn migrate(pool: &PgPool) -> Result<Vec<&'static str>, Failure> {
     let failed = || failure("migrate the tables");
     let mut tx = pool.begin().await.map_err(failed())?;
-    sqlx::query("select pg_advisory_xact_lock($1)")
-        .bind(LOCK)
-        .execute(&mut *tx)
-        .await
-        .map_err(failed())?;
+    sqlx::raw_sql("set local lock_timeout = '60s'").execute(&mut *tx).await.map_err(failed())?;
+    lock(&mut tx).await?;
     let present = version(&mut tx).await?;
     refuse_newer(present)?;
     let missing = &MIGRATIONS[present..];
@@ -123,13 +128,112 @@ pub async fn status(pool: &PgPool) -> Result<SchemaStatus, Failure> {
 #[must_use]
 pub fn schema_sql() -> String {
     let mut sql = format!("{VERSION_TABLE}\n\n");
-    for (number, Migration { name, sql: migration }) in (1..).zip(MIGRATIONS) {
+    for (number, Migration { name, sql: migration, .. }) in (1..).zip(MIGRATIONS) {
         sql += migration;
         sql += &format!(
             "\ninsert into semel.migrations (version, name) values ({number}, '{name}');\n"
         );
     }
     sql
+}
+
+/// What takes the whole schema away again, as SQL.
+///
+/// ```
+/// # use semel_backends::postgres::drop_sql;
+/// assert!(drop_sql().ends_with("drop schema semel;\n"));
+/// ```
+#[must_use]
+pub fn drop_sql() -> String {
+    drop_sql_of(MIGRATIONS)
+}
+
+fn drop_sql_of(applied: &[Migration]) -> String {
+    let down = applied.iter().rev().map(|migration| migration.down);
+    down.chain(["drop table semel.migrations;\ndrop schema semel;\n"]).collect()
+}
+
+impl PostgresStore {
+    /// The pipelines that have ever read this outbox.
+    ///
+    /// # Errors
+    /// `Misconfigured` when there are no tables.
+    pub async fn pipelines(&self) -> Result<Vec<String>, Failure> {
+        sqlx::query_scalar("select distinct pipeline from semel.cursor order by pipeline")
+            .fetch_all(self.pool())
+            .await
+            .map_err(failure("read the pipelines"))
+    }
+
+    /// How many events there are, in whatever state.
+    ///
+    /// # Errors
+    /// `Misconfigured` when there are no tables.
+    pub async fn count_events(&self) -> Result<u64, Failure> {
+        let mut connection = self.pool().acquire().await.map_err(failure("count events"))?;
+        count_events(&mut connection).await
+    }
+
+    /// Drops the tables **and all events in them**, unless there are more than `at_most` by now:
+    /// whoever looked before learns that something was written since. One transaction; does
+    /// nothing when there are no tables.
+    ///
+    /// # Errors
+    /// `Refused` when there are more events, `Transient` when the tables stay in use for ten
+    /// seconds, `Misconfigured` when something of yours depends on them or they are of a newer
+    /// semel.
+    pub async fn drop_tables(&self, at_most: Option<u64>) -> Result<(), Failure> {
+        let failed = || failure("drop the tables");
+        let mut tx = self.begin().await?;
+        sqlx::raw_sql("set local lock_timeout = '10s'").execute(&mut *tx).await.map_err(failed())?;
+        lock(&mut tx).await?;
+        let present = version(&mut tx).await?;
+        refuse_newer(present)?;
+        if present == 0 {
+            return Ok(());
+        }
+        let lock_outbox = "lock table semel.outbox in access exclusive mode";
+        sqlx::raw_sql(lock_outbox).execute(&mut *tx).await.map_err(failed())?;
+        let events = count_events(&mut tx).await?;
+        if at_most.is_some_and(|most| events > most) {
+            return Err(written_meanwhile());
+        }
+        let sql = drop_sql_of(&MIGRATIONS[..present]);
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(not_dropped)?;
+        tx.commit().await.map_err(failed())
+    }
+}
+
+async fn count_events(connection: &mut PgConnection) -> Result<u64, Failure> {
+    let count: i64 = sqlx::query_scalar("select count(*) from semel.outbox")
+        .fetch_one(connection)
+        .await
+        .map_err(failure("count events"))?;
+    Ok(count.unsigned_abs())
+}
+
+fn written_meanwhile() -> Failure {
+    Failure::refused("E-EVENTS-LEFT", "PostgreSQL: events were written meanwhile")
+        .with_fix("stop the services that write them, and try again")
+}
+
+fn not_dropped(error: sqlx::Error) -> Failure {
+    let database = error.as_database_error().and_then(|error| error.try_downcast_ref());
+    let Some(what) = database
+        .filter(|error: &&PgDatabaseError| error.code() == "2BP01")
+        .map(|error| error.detail().unwrap_or_default().replace('\n', "; "))
+    else {
+        return failure("drop the tables")(error);
+    };
+    let what = format!("PostgreSQL: something of yours needs the tables: {what}");
+    Failure::misconfigured("E-SCHEMA-IN-USE", what)
+        .with_fix("drop or move what you put into the schema semel or built on its tables")
+}
+
+/// Two programs that change the tables do it one after the other.
+async fn lock(connection: &mut PgConnection) -> Result<(), Failure> {
+    let locked = sqlx::query("select pg_advisory_xact_lock($1)").bind(LOCK).execute(connection);
+    locked.await.map(drop).map_err(failure("migrate the tables"))
 }
 
 /// Refuses tables that this version cannot work with.
@@ -197,4 +301,33 @@ fn refuse_newer(present: usize) -> Result<(), Failure> {
 
 fn stored(version: usize) -> i32 {
     i32::try_from(version).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tables, views, functions and sequences, by their names.
+    fn objects(sql: &str) -> Vec<&str> {
+        let created = sql.lines().filter_map(|line| line.strip_prefix("create "));
+        let named = created
+            .filter_map(|rest| rest.split([' ', '(', ';']).find(|w| w.starts_with("semel.")));
+        let mut names: Vec<_> = named.collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    #[test]
+    fn all_that_is_created_is_dropped() {
+        let (up, down) = (schema_sql(), drop_sql());
+        let objects = objects(&up);
+        assert!(objects.len() > 10, "{objects:?}");
+        let word = |name: &str| {
+            down.split(|c: char| c != '.' && c != '_' && !c.is_alphanumeric())
+                .any(|word| word == name)
+        };
+        let left: Vec<_> = objects.into_iter().filter(|name| !word(name)).collect();
+        assert!(left.is_empty(), "not in the down scripts: {left:?}");
+    }
 }

@@ -4,13 +4,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_core::coordination::Share;
 use semel_core::{Clock, Failure, SystemClock};
 use sqlx::{PgPool, Postgres, Transaction};
 use tokio::sync::watch;
 
+use super::coordination::PostgresMember;
 use super::error::failure;
 use super::schema::{self, SchemaStatus};
 use super::{PostgresAdmin, PostgresInbox, PostgresKeys, PostgresOutbox, PostgresSource};
+use crate::mapped::Airspace;
 
 /// A database. Clones share its connections.
 ///
@@ -31,11 +34,18 @@ pub struct PostgresStore {
     pool: PgPool,
     pub(super) clock: Arc<dyn Clock>,
     changes: Arc<watch::Sender<()>>,
+    /// What the sources of mapped tables have in flight.
+    pub(super) airspace: Airspace,
 }
 
 impl PostgresStore {
     pub(super) fn new(pool: PgPool, clock: Arc<dyn Clock>) -> Self {
-        Self { pool, clock, changes: Arc::new(watch::Sender::new(())) }
+        Self {
+            pool,
+            clock,
+            changes: Arc::new(watch::Sender::new(())),
+            airspace: Airspace::default(),
+        }
     }
 
     /// A store on the application's own pool.
@@ -84,9 +94,50 @@ impl PostgresStore {
     /// A pipeline that is new begins with the oldest event that is still there.
     ///
     /// # Errors
-    /// `Misconfigured` when the tables are missing or of another version.
+    /// As of [`source_share`](Self::source_share), of which this is the only share.
     pub async fn source(&self, pipeline: &str) -> Result<PostgresSource, Failure> {
-        PostgresSource::open(self.clone(), pipeline).await
+        self.source_share(pipeline, Share::WHOLE).await
+    }
+
+    /// One share of the pipeline of this name as a source, taking it over from any other owner of
+    /// this share. It hands out the events of its own lanes and no others; whatever else is true of
+    /// a pipeline is true of each of its shares.
+    ///
+    /// When the pipeline is split into another number of shares, it is split anew first: owners of
+    /// its former shares get nothing more, and what they had not settled is offered by the new ones.
+    ///
+    /// # Errors
+    /// `Misconfigured` when the tables are missing or of another version, or when too many events
+    /// are not settled to split the pipeline anew.
+    ///
+    /// ```no_run
+    /// use semel_backends::postgres::PostgresConfig;
+    /// use semel_core::coordination::Share;
+    ///
+    /// # async fn run() -> Result<(), semel_core::Failure> {
+    /// let store = PostgresConfig::new("postgres://localhost/shop")?.connect().await?;
+    /// let first_of_four = store.source_share("orders", Share::new(0, 4)?).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn source_share(
+        &self,
+        pipeline: &str,
+        share: Share,
+    ) -> Result<PostgresSource, Failure> {
+        PostgresSource::open(self.clone(), pipeline, share).await
+    }
+
+    /// A new member of the group of relays that work on the pipeline of this name.
+    ///
+    /// # Errors
+    /// `Misconfigured` when there cannot be so many shares.
+    pub fn member(
+        &self,
+        pipeline: &str,
+        shares: u32,
+        lease: Duration,
+    ) -> Result<PostgresMember, Failure> {
+        PostgresMember::new(self.clone(), pipeline, shares, lease)
     }
 
     /// The operator's view of a pipeline.
@@ -136,6 +187,11 @@ pub(super) fn micros(span: Duration) -> i64 {
 /// A number of rows for LIMIT.
 pub(super) fn count(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
+}
+
+/// The number of a share, or how many there are.
+pub(super) fn integer(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
 }
 
 /// How many rows a statement said it changed.

@@ -201,6 +201,11 @@ impl Ledger {
         self.slots.iter().any(|slot| slot.state == Standing::Out)
     }
 
+    /// Whether all that was read is settled.
+    pub(super) fn is_settled(&self) -> bool {
+        self.windows.is_empty()
+    }
+
     /// At most `limit` rows to be handed out again, with their receipts, in order.
     pub(super) fn again(&self, limit: usize) -> Vec<(u64, i64)> {
         let slots = (self.first..).zip(&self.slots);

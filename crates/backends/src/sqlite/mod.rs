@@ -32,9 +32,12 @@
 
 mod admin;
 mod config;
+mod coordination;
 mod error;
+mod grants;
 mod inbox;
 mod keys;
+mod mapped;
 mod outbox;
 mod parking;
 mod poll;
@@ -42,16 +45,20 @@ mod round;
 mod row;
 mod schema;
 mod settle;
+mod statement;
 mod store;
 mod view;
 
 pub use admin::SqliteAdmin;
 pub use config::{Durability, SqliteConfig};
+pub use coordination::SqliteMember;
+pub use grants::grants_sql;
 pub use inbox::SqliteInbox;
 pub use keys::SqliteKeys;
 pub use outbox::SqliteOutbox;
 pub use poll::SqliteSource;
-pub use schema::{SchemaStatus, migrate, schema_sql, status};
+pub use schema::{SchemaStatus, drop_sql, migrate, schema_sql, status};
+pub use statement::append_statement;
 pub use store::SqliteStore;
 
 pub use sqlx::{Sqlite, SqlitePool, Transaction};

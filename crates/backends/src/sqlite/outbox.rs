@@ -32,6 +32,15 @@ use super::store::SqliteStore;
 /// outbox.committed();
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
+///
+/// Without a transaction it does not compile:
+///
+/// ```compile_fail,E0308
+/// # async fn run(store: semel_backends::sqlite::SqliteStore) {
+/// # use semel_core::Event;
+/// store.outbox().append(store.pool(), Event::new("order", "42", "OrderPlaced")).await;
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct SqliteOutbox {
     store: SqliteStore,
@@ -169,11 +178,11 @@ async fn find_duplicate(connection: &mut SqliteConnection, events: &[Event]) -> 
 }
 
 /// JSON is stored as text, so that people and SQLite's JSON functions can read it.
-fn readable(payload: &Payload) -> Option<&str> {
+pub(super) fn readable(payload: &Payload) -> Option<&str> {
     if payload.is_json() { std::str::from_utf8(payload.bytes()).ok() } else { None }
 }
 
-fn headers(event: &Event) -> String {
+pub(super) fn headers(event: &Event) -> String {
     if event.headers.is_empty() {
         return "{}".into();
     }

@@ -1,13 +1,17 @@
 //! The tables and their versions.
 
 use semel_core::Failure;
-use sqlx::{SqliteConnection, SqlitePool};
+use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
 
 use super::error::{failure, schema_missing};
+use super::store::SqliteStore;
 
 /// Every version of the tables, in order.
-const MIGRATIONS: &[Migration] =
-    &[Migration { name: "0001_tables", sql: include_str!("migrations/0001_tables.sql") }];
+const MIGRATIONS: &[Migration] = &[Migration {
+    name: "0001_tables",
+    sql: include_str!("migrations/0001_tables.sql"),
+    down: include_str!("migrations/0001_tables.down.sql"),
+}];
 
 const VERSION_TABLE: &str = "CREATE TABLE IF NOT EXISTS semel_migrations (
     version    INTEGER PRIMARY KEY,
@@ -18,6 +22,8 @@ const VERSION_TABLE: &str = "CREATE TABLE IF NOT EXISTS semel_migrations (
 struct Migration {
     name: &'static str,
     sql: &'static str,
+    /// Takes it back.
+    down: &'static str,
 }
 
 /// Creates the tables, or brings them up to date; says which migrations were applied.
@@ -115,13 +121,88 @@ pub async fn status(pool: &SqlitePool) -> Result<SchemaStatus, Failure> {
 #[must_use]
 pub fn schema_sql() -> String {
     let mut sql = format!("{VERSION_TABLE};\n\n");
-    for (number, Migration { name, sql: migration }) in (1..).zip(MIGRATIONS) {
+    for (number, Migration { name, sql: migration, .. }) in (1..).zip(MIGRATIONS) {
         sql += migration;
         sql += &format!(
             "\nINSERT INTO semel_migrations (version, name) VALUES ({number}, '{name}');\n"
         );
     }
     sql
+}
+
+/// What takes the whole schema away again, as SQL.
+///
+/// ```
+/// # use semel_backends::sqlite::drop_sql;
+/// assert!(drop_sql().ends_with("DROP TABLE semel_migrations;\n"));
+/// ```
+#[must_use]
+pub fn drop_sql() -> String {
+    drop_sql_of(MIGRATIONS)
+}
+
+fn drop_sql_of(applied: &[Migration]) -> String {
+    let down = applied.iter().rev().map(|migration| migration.down);
+    down.chain(["DROP TABLE semel_migrations;\n"]).collect()
+}
+
+impl SqliteStore {
+    /// The pipelines that have ever read this outbox.
+    ///
+    /// # Errors
+    /// `Misconfigured` when there are no tables.
+    pub async fn pipelines(&self) -> Result<Vec<String>, Failure> {
+        sqlx::query_scalar("SELECT pipeline FROM semel_cursor ORDER BY pipeline")
+            .fetch_all(self.pool())
+            .await
+            .map_err(failure("read the pipelines"))
+    }
+
+    /// How many events there are, in whatever state.
+    ///
+    /// # Errors
+    /// `Misconfigured` when there are no tables.
+    pub async fn count_events(&self) -> Result<u64, Failure> {
+        let mut connection = self.pool().acquire().await.map_err(failure("count events"))?;
+        count_events(&mut connection).await
+    }
+
+    /// Drops the tables **and all events in them**, unless there are more than `at_most` by now:
+    /// whoever looked before learns that something was written since. One transaction; does
+    /// nothing when there are no tables.
+    ///
+    /// # Errors
+    /// `Refused` when there are more events, `Unavailable` when the file stays locked,
+    /// `Misconfigured` when the tables are of a newer semel.
+    pub async fn drop_tables(&self, at_most: Option<u64>) -> Result<(), Failure> {
+        let failed = || failure("drop the tables");
+        let mut tx = self.begin().await?;
+        let present = version(&mut tx).await?;
+        refuse_newer(present)?;
+        if present == 0 {
+            return Ok(());
+        }
+        let events = count_events(&mut tx).await?;
+        if at_most.is_some_and(|most| events > most) {
+            return Err(written_meanwhile());
+        }
+        let sql = drop_sql_of(&MIGRATIONS[..present]);
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(failed())?;
+        tx.commit().await.map_err(failed())
+    }
+}
+
+async fn count_events(connection: &mut SqliteConnection) -> Result<u64, Failure> {
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM semel_outbox")
+        .fetch_one(connection)
+        .await
+        .map_err(failure("count events"))?;
+    Ok(count.unsigned_abs())
+}
+
+fn written_meanwhile() -> Failure {
+    Failure::refused("E-EVENTS-LEFT", "SQLite: events were written meanwhile")
+        .with_fix("stop the services that write them, and try again")
 }
 
 /// Refuses tables that this version cannot work with.
@@ -174,4 +255,24 @@ fn refuse_newer(present: usize) -> Result<(), Failure> {
 
 fn stored(version: usize) -> i64 {
     i64::try_from(version).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_that_is_created_is_dropped() {
+        let words = |sql: &str| -> Vec<String> {
+            sql.split(|c: char| c != '_' && !c.is_alphanumeric()).map(str::to_owned).collect()
+        };
+        let down = words(&drop_sql());
+        let mut tables = 0;
+        for line in schema_sql().lines().filter(|line| line.starts_with("CREATE TABLE")) {
+            let name = words(line).into_iter().find(|word| word.starts_with("semel_")).unwrap();
+            assert!(down.contains(&name), "{name} is not in the down scripts");
+            tables += 1;
+        }
+        assert!(tables > 5, "{tables} tables");
+    }
 }

@@ -9,10 +9,12 @@ use semel_core::{Clock, Failure, SystemClock, Timestamp};
 use sqlx::{Sqlite, SqlitePool, Transaction};
 use tokio::sync::watch;
 
+use super::coordination::SqliteMember;
 use super::error::failure;
 use super::{
     SchemaStatus, SqliteAdmin, SqliteInbox, SqliteKeys, SqliteOutbox, SqliteSource, schema,
 };
+use crate::mapped::Airspace;
 
 /// An open database file. Clones share its connections.
 ///
@@ -36,6 +38,8 @@ pub struct SqliteStore {
     pub(super) readers: SqlitePool,
     pub(super) clock: Arc<dyn Clock>,
     changes: Arc<watch::Sender<()>>,
+    /// What the sources of mapped tables have in flight.
+    pub(super) airspace: Airspace,
     /// For each pipeline that a source of this process owns: its epoch, and the last event that
     /// was handed out. It saves a write per batch.
     handed_out: Arc<Mutex<HashMap<String, (i64, u64)>>>,
@@ -44,7 +48,8 @@ pub struct SqliteStore {
 impl SqliteStore {
     pub(super) fn new(writer: SqlitePool, readers: SqlitePool, clock: Arc<dyn Clock>) -> Self {
         let changes = Arc::new(watch::Sender::new(()));
-        Self { writer, readers, clock, changes, handed_out: Arc::default() }
+        let airspace = Airspace::default();
+        Self { writer, readers, clock, changes, airspace, handed_out: Arc::default() }
     }
 
     /// A store on the application's own pool. It should have the write-ahead log, a busy timeout
@@ -109,6 +114,19 @@ impl SqliteStore {
     #[must_use]
     pub fn keys(&self) -> SqliteKeys {
         SqliteKeys::new(self.clone())
+    }
+
+    /// A new member of the group of relays that work on the pipeline of this name.
+    ///
+    /// # Errors
+    /// `Misconfigured` when there cannot be so many shares.
+    pub fn member(
+        &self,
+        pipeline: &str,
+        shares: u32,
+        lease: Duration,
+    ) -> Result<SqliteMember, Failure> {
+        SqliteMember::new(self.clone(), pipeline, shares, lease)
     }
 
     /// What an operator may ask and change about the pipeline of this name.

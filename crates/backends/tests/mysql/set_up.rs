@@ -36,7 +36,8 @@ async fn a_migration_that_ended_half_way_is_finished() {
         .await;
     assert_eq!(database.store.migrate().await.unwrap(), ["0001_tables"]);
     assert_eq!(database.relay().await.deliver_all(10).await.len(), 1);
-    assert_eq!(tables(&database).await.len(), 8);
+    let all = semel_backends::mysql::schema_sql().matches("CREATE TABLE").count();
+    assert_eq!(tables(&database).await.len(), all);
 }
 
 #[tokio::test]
@@ -96,16 +97,14 @@ async fn addresses_that_lead_nowhere_are_told_apart() {
     let database = unmigrated!();
     let url = MysqlConfig::new("mysql://root@127.0.0.1:1/shop").unwrap();
     assert_eq!(url.connect().await.unwrap_err().fault(), Fault::Unavailable);
+    let nobody = "mysql://nobody_here:wrong@";
     let wrong = [
-        url_of(&database.server, "no_such_database"),
-        database
-            .url()
-            .replacen("mysql://", "mysql://nobody_here:wrong@", 1)
-            .replacen("root@", "", 1),
+        (url_of(&database.server, "no_such_database"), "E-MYSQL-ACCESS"),
+        (database.url().replacen("mysql://", nobody, 1).replacen("root@", "", 1), "E-MYSQL-LOGIN"),
     ];
-    for url in wrong {
+    for (url, code) in wrong {
         let failure = MysqlConfig::new(&url).unwrap().connect().await.unwrap_err();
-        assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-MYSQL-ACCESS"));
+        assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, code));
         assert!(failure.fix().is_some() && !failure.to_string().contains("wrong"), "{failure}");
     }
     for url in ["sqlite://shop.db", "mysql://root@127.0.0.1", "mysql://root@127.0.0.1/"] {

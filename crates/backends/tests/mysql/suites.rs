@@ -1,10 +1,13 @@
 //! The shared suites.
 
+use std::time::Duration;
+
 use semel_backends::mysql::{MySql, MysqlAdmin, MysqlInbox, MysqlKeys, MysqlSource, Transaction};
 use semel_core::outbox::AppendError;
 use semel_core::{Event, InboxStore, Limit, OutboxWriter, Source};
 use semel_testkit::probe::{Probe, Ran, WriteProbe};
 use semel_testkit::suites::admin::AdminProbe;
+use semel_testkit::suites::coordination::CoordinationProbe;
 use semel_testkit::suites::idempotency::IdempotencyProbe;
 use semel_testkit::suites::inbox::InboxProbe;
 use semel_testkit::suites::outbox::OutboxProbe;
@@ -17,6 +20,7 @@ semel_testkit::source_suite!(MysqlProbe);
 semel_testkit::inbox_suite!(MysqlProbe);
 semel_testkit::admin_suite!(MysqlProbe);
 semel_testkit::idempotency_suite!(MysqlProbe);
+semel_testkit::coordination_suite!(MysqlProbe);
 
 struct MysqlProbe {
     database: Database,
@@ -139,5 +143,13 @@ impl IdempotencyProbe for MysqlProbe {
 
     fn store(&self) -> &MysqlKeys {
         &self.keys
+    }
+}
+
+impl CoordinationProbe for MysqlProbe {
+    type Member = semel_backends::mysql::MysqlMember;
+
+    async fn join(&self, pipeline: &str, shares: u32, lease: Duration) -> Self::Member {
+        self.database.store.member(pipeline, shares, lease).unwrap()
     }
 }

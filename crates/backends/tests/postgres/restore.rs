@@ -31,7 +31,7 @@ async fn in_the_middle_of_its_work(database: &Database) {
 }
 
 /// `pg_dump | psql`, everything in it.
-fn copy(from: &Database, to: &Database) {
+pub(super) fn copy(from: &Database, to: &Database) {
     let mut dump = Command::new("pg_dump")
         .arg(from.url())
         .stdout(Stdio::piped())

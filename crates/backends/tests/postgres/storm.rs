@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use semel_backends::postgres::PostgresStore;
+use semel_core::coordination::Share;
 use semel_core::{Event, Limit, Outcome, Settlement, Source};
 use semel_testkit::workload::number;
 
-use super::database;
+use super::{Database, database};
 
 const WRITERS: u64 = 8;
 const LANES: u64 = 12;
@@ -62,21 +63,35 @@ async fn write(store: PostgresStore, seed: u64, stop: Arc<AtomicBool>, written: 
     }
 }
 
-/// Reads until told to stop and nothing is left; dies now and then with events in flight.
-async fn relay(store: PostgresStore, stop: Arc<AtomicBool>) -> Vec<Event> {
-    let mut dice = Dice(0xd1ce);
+/// When a relay ends.
+#[derive(Clone, Copy, PartialEq)]
+enum Until {
+    /// It is told to.
+    Told,
+    /// It is told to and nothing is left.
+    Drained,
+}
+
+/// Reads its share until the end; dies now and then with events in flight.
+async fn relay(
+    store: PostgresStore,
+    share: Share,
+    stop: Arc<AtomicBool>,
+    until: Until,
+) -> Vec<Event> {
+    let mut dice = Dice(0xd1ce + u64::from(share.number));
     let mut delivered = Vec::new();
-    let mut source = store.source("orders").await.unwrap();
+    let mut source = store.source_share("orders", share).await.unwrap();
     loop {
         let was_over = stop.load(Ordering::Relaxed);
         let limit =
             Limit { events: usize::try_from(dice.below(60) + 1).unwrap(), ..Limit::default() };
         let batch = source.next_batch(limit).await.unwrap().deliveries;
-        if batch.is_empty() && was_over {
+        if was_over && (batch.is_empty() || until == Until::Told) {
             return delivered;
         }
         if dice.below(15) == 0 {
-            source = store.source("orders").await.unwrap();
+            source = store.source_share("orders", share).await.unwrap();
             continue;
         }
         // Of each lane the beginning is confirmed, the rest comes back untried.
@@ -102,12 +117,49 @@ async fn relay(store: PostgresStore, stop: Arc<AtomicBool>) -> Vec<Event> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_writers_and_a_dying_relay() {
-    let database = database!();
+    storm(database!(), &[1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_writers_and_three_dying_relays_with_a_share_each() {
+    storm(database!(), &[3]).await;
+}
+
+/// What a relay has in flight when the number of shares changes belongs to the new ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_writers_while_the_number_of_shares_changes() {
+    storm(database!(), &[1, 4, 2]).await;
+}
+
+/// What the relays of all shares deliver while something else happens.
+async fn relays(
+    store: &PostgresStore,
+    of: u32,
+    until: Until,
+    meanwhile: impl Future<Output = ()>,
+) -> Vec<Event> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let start = |number| {
+        let share = Share::new(number, of).unwrap();
+        tokio::spawn(relay(store.clone(), share, Arc::clone(&stop), until))
+    };
+    let relays: Vec<_> = (0..of).map(start).collect();
+    meanwhile.await;
+    stop.store(true, Ordering::Relaxed);
+    let mut delivered = Vec::new();
+    for relay in relays {
+        delivered.extend(relay.await.unwrap());
+    }
+    delivered
+}
+
+/// Writers, and relays for each of these numbers of shares, one after the other.
+async fn storm(database: Database, shares: &[u32]) {
     database.run("create table lanes (lane bigint primary key, version bigint)").await;
     database
         .run(&format!("insert into lanes select n, 0 from generate_series(0, {LANES}) n"))
         .await;
-    let (writing, reading) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let writing = Arc::new(AtomicBool::new(false));
     let written = Arc::new(AtomicU64::new(0));
     let writers: Vec<_> = (1..=WRITERS)
         .map(|seed| {
@@ -115,17 +167,20 @@ async fn many_writers_and_a_dying_relay() {
             tokio::spawn(write(database.store.clone(), seed, stop, written))
         })
         .collect();
-    let relay = tokio::spawn(relay(database.again().await, Arc::clone(&reading)));
-    let began = Instant::now();
-    while began.elapsed() < STORM {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    let others = database.again().await;
+    let (last, changing) = shares.split_last().unwrap();
+    let mut delivered = Vec::new();
+    for of in changing {
+        delivered.extend(relays(&others, *of, Until::Told, tokio::time::sleep(STORM / 3)).await);
     }
-    writing.store(true, Ordering::Relaxed);
-    for writer in writers {
-        writer.await.unwrap();
-    }
-    reading.store(true, Ordering::Relaxed);
-    let delivered = relay.await.unwrap();
+    let end_of_writing = async {
+        tokio::time::sleep(STORM / (3 - 2 * u32::from(changing.is_empty()))).await;
+        writing.store(true, Ordering::Relaxed);
+        for writer in writers {
+            writer.await.unwrap();
+        }
+    };
+    delivered.extend(relays(&others, *last, Until::Drained, end_of_writing).await);
 
     let mut versions: HashMap<&str, u64> = HashMap::new();
     for event in &delivered {

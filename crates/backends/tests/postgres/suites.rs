@@ -1,5 +1,7 @@
 //! The shared suites.
 
+use std::time::Duration;
+
 use semel_backends::postgres::{
     Postgres, PostgresAdmin, PostgresInbox, PostgresKeys, PostgresSource, Transaction,
 };
@@ -7,6 +9,7 @@ use semel_core::outbox::AppendError;
 use semel_core::{Event, InboxStore, Limit, OutboxWriter, Source};
 use semel_testkit::probe::{Probe, Ran, WriteProbe};
 use semel_testkit::suites::admin::AdminProbe;
+use semel_testkit::suites::coordination::CoordinationProbe;
 use semel_testkit::suites::idempotency::IdempotencyProbe;
 use semel_testkit::suites::inbox::InboxProbe;
 use semel_testkit::suites::outbox::OutboxProbe;
@@ -19,9 +22,10 @@ semel_testkit::source_suite!(PostgresProbe);
 semel_testkit::inbox_suite!(PostgresProbe);
 semel_testkit::admin_suite!(PostgresProbe);
 semel_testkit::idempotency_suite!(PostgresProbe);
+semel_testkit::coordination_suite!(PostgresProbe);
 
-struct PostgresProbe {
-    database: Database,
+pub(super) struct PostgresProbe {
+    pub(super) database: Database,
     inbox: PostgresInbox,
     admin: PostgresAdmin,
     keys: PostgresKeys,
@@ -135,5 +139,13 @@ impl IdempotencyProbe for PostgresProbe {
 
     fn store(&self) -> &PostgresKeys {
         &self.keys
+    }
+}
+
+impl CoordinationProbe for PostgresProbe {
+    type Member = semel_backends::postgres::PostgresMember;
+
+    async fn join(&self, pipeline: &str, shares: u32, lease: Duration) -> Self::Member {
+        self.database.store.member(pipeline, shares, lease).unwrap()
     }
 }

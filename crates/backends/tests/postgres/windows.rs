@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use semel_core::{Limit, Outcome, Source};
 use semel_testkit::workload::{delivered_numbers, event, events, ids, number};
 
-use super::{Database, database};
+use super::{Database, Relay, database};
 
 async fn backlog(database: &Database, count: i64) {
     sqlx::query(
@@ -205,10 +205,15 @@ async fn no_row_of_the_outbox_is_ever_touched() {
 #[tokio::test]
 async fn an_empty_poll_reads_nothing_of_what_is_settled() {
     let database = database!();
-    let mut relay = database.relay().await;
     backlog(&database, 20_000).await;
+    // In a connection that ends, which is when it has counted everything.
+    let store = database.again().await;
+    let mut relay = Relay { source: store.source("orders").await.unwrap() };
     assert_eq!(relay.deliver_all(5_000).await.len(), 20_000);
-    let scanned = "select coalesce(sum(seq_tup_read), 0)::bigint from pg_stat_user_tables
+    drop(relay);
+    store.close().await;
+    let scanned = "select coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint
+        from pg_stat_user_tables
         where relid in ('semel.outbox'::regclass, 'semel.parked'::regclass)";
     for statistics in ["", "analyze"] {
         database.run(statistics).await;
@@ -227,7 +232,7 @@ async fn an_empty_poll_reads_nothing_of_what_is_settled() {
 }
 
 /// The server publishes what a connection has counted with its first statement of another second.
-async fn polls_until_counted(relay: &mut super::Relay) {
+pub(super) async fn polls_until_counted(relay: &mut Relay) {
     for _ in 0..2 {
         tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
         assert!(relay.take(100).await.is_empty());

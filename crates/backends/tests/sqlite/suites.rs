@@ -9,6 +9,7 @@ use semel_core::outbox::AppendError;
 use semel_core::{Clock, Event, InboxStore, Limit, OutboxWriter, Source, Timestamp};
 use semel_testkit::probe::{Probe, Ran, Skip, WriteProbe};
 use semel_testkit::suites::admin::AdminProbe;
+use semel_testkit::suites::coordination::CoordinationProbe;
 use semel_testkit::suites::idempotency::IdempotencyProbe;
 use semel_testkit::suites::inbox::InboxProbe;
 use semel_testkit::suites::outbox::OutboxProbe;
@@ -21,6 +22,7 @@ semel_testkit::source_suite!(SqliteProbe);
 semel_testkit::inbox_suite!(SqliteProbe);
 semel_testkit::admin_suite!(SqliteProbe);
 semel_testkit::idempotency_suite!(SqliteProbe);
+semel_testkit::coordination_suite!(SqliteProbe);
 
 struct SqliteProbe {
     database: Database,
@@ -150,5 +152,13 @@ impl IdempotencyProbe for SqliteProbe {
 
     fn store(&self) -> &SqliteKeys {
         &self.keys
+    }
+}
+
+impl CoordinationProbe for SqliteProbe {
+    type Member = semel_backends::sqlite::SqliteMember;
+
+    async fn join(&self, pipeline: &str, shares: u32, lease: Duration) -> Self::Member {
+        self.database.store.member(pipeline, shares, lease).unwrap()
     }
 }

@@ -135,3 +135,64 @@ CREATE TABLE IF NOT EXISTS semel_keys (
     expires_at  DATETIME(6) NOT NULL,
     KEY semel_keys_expiry (expires_at)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4;
+
+-- Tables of somebody else's shape: who reads which, and what failed there. All times are whole
+-- microseconds since 1970-01-01 UTC.
+
+-- The owner of a pipeline has its epoch; only the owner may mark rows.
+CREATE TABLE IF NOT EXISTS semel_mapped (
+    pipeline VARCHAR(100) NOT NULL PRIMARY KEY,
+    -- The table as it is written in SQL. Its marks are for one pipeline only.
+    relation VARCHAR(300) NOT NULL UNIQUE,
+    epoch    BIGINT NOT NULL
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4
+/*M! COLLATE = utf8mb4_nopad_bin */ /*!80017 COLLATE = utf8mb4_0900_bin */;
+
+-- Events of mapped tables that failed, and what became of them.
+--   waiting  an operator retried it             failed     another attempt follows
+--   dead     until an operator does something   discarded  given up by an operator
+CREATE TABLE IF NOT EXISTS semel_mapped_parked (
+    -- The order inside the lane: that of the first failures.
+    place          BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    pipeline       VARCHAR(100) NOT NULL,
+    -- Compared byte by byte, whatever the collation of the mapped table.
+    row_id         VARBINARY(1020) NOT NULL,
+    aggregate_type VARBINARY(1020) NOT NULL,
+    aggregate_id   VARBINARY(1020) NOT NULL,
+    state          VARCHAR(10) NOT NULL CHECK (
+        state IN ('waiting', 'failed', 'dead', 'discarded')
+    ),
+    -- 1 while later events of the lane wait behind it.
+    holds          TINYINT NOT NULL,
+    attempts       BIGINT NOT NULL DEFAULT 0,
+    -- When it is offered, by this server's clock; null when it never is.
+    due            BIGINT,
+    -- The same as the relay said it.
+    retry_at       BIGINT,
+    error          MEDIUMTEXT,
+    changed_at     BIGINT NOT NULL,
+    UNIQUE KEY semel_mapped_parked_row (pipeline, row_id),
+    KEY semel_mapped_parked_lane (pipeline, aggregate_type, aggregate_id, holds, place),
+    KEY semel_mapped_parked_due (pipeline, due)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4
+/*M! COLLATE = utf8mb4_nopad_bin */ /*!80017 COLLATE = utf8mb4_0900_bin */;
+
+-- Relays that work on a pipeline, and into how many shares they divide it.
+CREATE TABLE IF NOT EXISTS semel_member (
+    pipeline   VARCHAR(255) NOT NULL,
+    member     VARCHAR(100) NOT NULL,
+    shares     INT UNSIGNED NOT NULL,
+    expires_at DATETIME(6) NOT NULL,
+    PRIMARY KEY (pipeline, member)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4
+/*M! COLLATE = utf8mb4_nopad_bin */ /*!80017 COLLATE = utf8mb4_0900_bin */;
+
+-- Who works on which share of a pipeline, and for how long without saying so again.
+CREATE TABLE IF NOT EXISTS semel_share (
+    pipeline   VARCHAR(255) NOT NULL,
+    share      INT UNSIGNED NOT NULL,
+    owner      VARCHAR(100) NOT NULL,
+    expires_at DATETIME(6) NOT NULL,
+    PRIMARY KEY (pipeline, share)
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4
+/*M! COLLATE = utf8mb4_nopad_bin */ /*!80017 COLLATE = utf8mb4_0900_bin */;

@@ -40,13 +40,26 @@ create index outbox_txid on semel.outbox (txid, seq);
 -- An event's own key or its id: no two events share one, however they were written.
 create unique index outbox_key on semel.outbox ((coalesce(idempotency_key, id::text)) collate "C");
 
--- How far each pipeline is. Settled, which means published or in semel.parked, are the events
+-- The share of a pipeline of n shares that a lane belongs to. The same on every server of one byte
+-- order and encoding.
+create function semel.share_of(aggregate_type text, aggregate_id text, n integer) returns integer
+language sql immutable parallel safe as $$
+    select case when n = 1 then 0 else
+        (hashtextextended(aggregate_type || '/' || aggregate_id collate "C", 0) & 2147483647)::integer
+            % n end
+$$;
+
+-- How far each share of each pipeline is: all shares of a pipeline are there, or none. Settled,
+-- which means published or in semel.parked, are the events of its lanes
 --   that are visible in passed,
 --   that are visible in window_end and have a seq up to progress,
 --   whose seq is in one of the spans of ahead: {first, after last, first, after last, ...}.
 -- Only the owner, who has the epoch, may change it.
 create table semel.cursor (
-    pipeline   text primary key,
+    pipeline   text not null,
+    share      integer not null,
+    -- How many shares the pipeline has.
+    shares     integer not null check (shares between 1 and 64 and share between 0 and shares - 1),
     epoch      bigint not null,
     -- Whose transaction ids these are: system identifier / database oid.
     server     text not null,
@@ -63,15 +76,17 @@ create table semel.cursor (
     out_from   pg_snapshot,
     out_end    pg_snapshot,
     out_seq    bigint,
-    moved_at   timestamptz not null default clock_timestamp()
+    moved_at   timestamptz not null default clock_timestamp(),
+    primary key (pipeline, share)
 ) with (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
--- Where a pipeline was at the end of every second in which it moved: when events were published.
+-- Where a share was at the end of every second in which it moved: when events were published.
 create table semel.passage (
     pipeline text not null,
+    share    integer not null,
     at       timestamptz not null,
     passed   pg_snapshot not null,
-    primary key (pipeline, at)
+    primary key (pipeline, share, at)
 );
 
 -- Events that left the straight path of a pipeline, and what became of them.
@@ -81,6 +96,8 @@ create table semel.passage (
 create table semel.parked (
     pipeline       text not null,
     seq            bigint not null,
+    -- The share its lane belongs to; what is published or discarded may keep a former one.
+    share          integer not null,
     -- The order inside the lane is (place, seq): which window of the log it came with.
     place          bigint not null,
     aggregate_type text not null,
@@ -105,16 +122,50 @@ create table semel.parked (
 create index parked_lane on semel.parked (pipeline, aggregate_type, aggregate_id, place, seq)
     where holds;
 create index parked_head on semel.parked (pipeline, aggregate_type, aggregate_id) where head;
-create index parked_due on semel.parked (pipeline, due)
+create index parked_due on semel.parked (pipeline, share, due)
     where taken is null and due is not null and (head or state = 'scheduled');
 
--- Whether a pipeline has settled an event.
+-- Whether a share has settled an event of its lanes.
 create function semel.settled(c semel.cursor, txid xid8, seq bigint) returns boolean
 language sql stable parallel safe as $$
     select pg_visible_in_snapshot(txid, c.passed)
         or (seq <= c.progress and pg_visible_in_snapshot(txid, c.window_end)) is true
         or width_bucket(seq, c.ahead) % 2 = 1
 $$;
+
+-- What a pipeline has not settled of the log, whether it was handed out or not. The upper bound,
+-- which every row is below, lets the planner expect a range and follow the index.
+create function semel.unsettled(pipeline text) returns table (seq bigint, txid xid8, share integer)
+language sql stable parallel safe as $$
+    with me as materialized (
+        select c.passed, c.shares from semel.cursor c where c.pipeline = unsettled.pipeline
+    ), since as materialized (
+        select coalesce((select pg_snapshot_xmax(passed) from me order by 1 limit 1), '0') as txid,
+            coalesce((select shares from me limit 1), 1) as shares
+    ), log as (
+        select o.seq, o.txid,
+            semel.share_of(o.aggregate_type, o.aggregate_id, since.shares) as share
+        from since, semel.outbox o
+        where o.txid >= since.txid and o.txid <= '18446744073709551615'
+        union all
+        select o.seq, o.txid, semel.share_of(o.aggregate_type, o.aggregate_id, since.shares)
+        from since, semel.outbox o
+        where o.txid = any (array(select pg_snapshot_xip(passed) from me)) and o.txid < since.txid
+    )
+    select l.seq, l.txid, l.share from log l
+    left join semel.cursor c on c.pipeline = unsettled.pipeline and c.share = l.share
+    where semel.settled(c, l.txid, l.seq) is not true
+$$;
+
+-- The outbox as its readers see it: without payloads for those who may not select them.
+create view semel.readable as
+    select txid, seq, created_at, available_at, id, aggregate_type, aggregate_id, event_type,
+        case when (select has_column_privilege('semel.outbox', 'payload', 'select'))
+            then payload end as payload,
+        case when (select has_column_privilege('semel.outbox', 'payload_bytes', 'select'))
+            then payload_bytes end as payload_bytes,
+        content_type, headers, idempotency_key
+    from semel.outbox;
 
 -- The events as one pipeline sees them.
 create function semel.events_of(pipeline text) returns table (
@@ -142,13 +193,15 @@ create function semel.events_of(pipeline text) returns table (
             when p.state = 'published' then p.changed_at
             when p.state is null and semel.settled(c, o.txid, o.seq) then coalesce((
                 select h.at from semel.passage h
-                where h.pipeline = events_of.pipeline and pg_visible_in_snapshot(o.txid, h.passed)
+                where h.pipeline = c.pipeline and h.share = c.share
+                    and pg_visible_in_snapshot(o.txid, h.passed)
                 order by h.at limit 1), c.moved_at)
         end,
         o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.payload, o.payload_bytes,
         o.content_type, o.headers, o.idempotency_key, o.created_at, o.available_at
-    from semel.outbox o
+    from semel.readable o
     left join semel.cursor c on c.pipeline = events_of.pipeline
+        and c.share = semel.share_of(o.aggregate_type, o.aggregate_id, c.shares)
     left join semel.parked p on p.pipeline = events_of.pipeline and p.seq = o.seq
 $$;
 
@@ -156,7 +209,7 @@ $$;
 create view semel.events as
     select c.pipeline, e.*
     from (
-        select pipeline from semel.cursor
+        select pipeline from semel.cursor where share = 0
         union all
         select null where not exists (select from semel.cursor)
     ) c
@@ -190,3 +243,59 @@ create table semel.keys (
 create index keys_expiry on semel.keys (until) where body is not null or released;
 
 create sequence semel.key_tokens;
+
+-- Tables of somebody else's shape: who reads which, and what failed there. All times are whole
+-- microseconds since 1970-01-01 UTC.
+
+-- The owner of a pipeline has its epoch; only the owner may mark rows.
+create table semel.mapped (
+    pipeline text primary key,
+    -- The table as it is written in SQL. Its marks are for one pipeline only.
+    relation text not null unique,
+    epoch    bigint not null
+);
+
+-- Events of mapped tables that failed, and what became of them.
+--   waiting  an operator retried it             failed     another attempt follows
+--   dead     until an operator does something   discarded  given up by an operator
+create table semel.mapped_parked (
+    -- The order inside the lane: that of the first failures.
+    place          bigint generated always as identity primary key,
+    pipeline       text not null,
+    row_id         text collate "C" not null,
+    aggregate_type text collate "C" not null,
+    aggregate_id   text collate "C" not null,
+    state          text not null check (state in ('waiting', 'failed', 'dead', 'discarded')),
+    -- 1 while later events of the lane wait behind it.
+    holds          bigint not null check (holds in (0, 1)),
+    attempts       bigint not null default 0,
+    -- When it is offered, by this server's clock; null when it never is.
+    due            bigint,
+    -- The same as the relay said it.
+    retry_at       bigint,
+    error          text,
+    changed_at     bigint not null,
+    unique (pipeline, row_id)
+);
+
+create index mapped_parked_lane
+    on semel.mapped_parked (pipeline, aggregate_type, aggregate_id, place) where holds = 1;
+create index mapped_parked_due on semel.mapped_parked (pipeline, due) where due is not null;
+
+-- Relays that work on a pipeline, and into how many shares they divide it.
+create table semel.member (
+    pipeline text not null,
+    member   text not null,
+    shares   integer not null,
+    until    timestamptz not null,
+    primary key (pipeline, member)
+) with (fillfactor = 20);
+
+-- Who works on which share of a pipeline, and for how long without saying so again.
+create table semel.share (
+    pipeline text not null,
+    share    integer not null,
+    owner    text not null,
+    until    timestamptz not null,
+    primary key (pipeline, share)
+) with (fillfactor = 20);

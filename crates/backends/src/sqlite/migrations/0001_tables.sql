@@ -122,3 +122,60 @@ CREATE TABLE semel_keys (
 ) STRICT;
 
 CREATE INDEX semel_keys_expiry ON semel_keys (until);
+
+-- Tables of somebody else's shape: who reads which, and what failed there. All times are whole
+-- microseconds since 1970-01-01 UTC.
+
+-- The owner of a pipeline has its epoch; only the owner may mark rows.
+CREATE TABLE semel_mapped (
+    pipeline TEXT NOT NULL PRIMARY KEY,
+    -- The table as it is written in SQL. Its marks are for one pipeline only.
+    relation TEXT NOT NULL UNIQUE,
+    epoch    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Events of mapped tables that failed, and what became of them.
+--   waiting  an operator retried it             failed     another attempt follows
+--   dead     until an operator does something   discarded  given up by an operator
+CREATE TABLE semel_mapped_parked (
+    -- The order inside the lane: that of the first failures.
+    place          INTEGER PRIMARY KEY AUTOINCREMENT,
+    pipeline       TEXT NOT NULL,
+    row_id         TEXT NOT NULL,
+    aggregate_type TEXT NOT NULL,
+    aggregate_id   TEXT NOT NULL,
+    state          TEXT NOT NULL CHECK (state IN ('waiting', 'failed', 'dead', 'discarded')),
+    -- 1 while later events of the lane wait behind it.
+    holds          INTEGER NOT NULL CHECK (holds IN (0, 1)),
+    attempts       INTEGER NOT NULL DEFAULT 0,
+    -- When it is offered; null when it never is.
+    due            INTEGER,
+    -- The same as the relay said it.
+    retry_at       INTEGER,
+    error          TEXT,
+    changed_at     INTEGER NOT NULL,
+    UNIQUE (pipeline, row_id)
+) STRICT;
+
+CREATE INDEX semel_mapped_parked_lane
+    ON semel_mapped_parked (pipeline, aggregate_type, aggregate_id, place) WHERE holds = 1;
+CREATE INDEX semel_mapped_parked_due
+    ON semel_mapped_parked (pipeline, due) WHERE due IS NOT NULL;
+
+-- Relays that work on a pipeline, and into how many shares they divide it.
+CREATE TABLE semel_member (
+    pipeline TEXT NOT NULL,
+    member   TEXT NOT NULL,
+    shares   INTEGER NOT NULL,
+    until    INTEGER NOT NULL,
+    PRIMARY KEY (pipeline, member)
+) STRICT, WITHOUT ROWID;
+
+-- Who works on which share of a pipeline, and for how long without saying so again.
+CREATE TABLE semel_share (
+    pipeline TEXT NOT NULL,
+    share    INTEGER NOT NULL,
+    owner    TEXT NOT NULL,
+    until    INTEGER NOT NULL,
+    PRIMARY KEY (pipeline, share)
+) STRICT, WITHOUT ROWID;

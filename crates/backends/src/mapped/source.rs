@@ -1,0 +1,281 @@
+//! [`Source`]: a mapped table, read by its marks.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use semel_core::{
+    Batch, Delivery, Event, Failure, Guarantees, Holding, Limit, Message, Receipt, Settlement,
+    Source, Timestamp, Topic,
+};
+use tokio::sync::watch;
+
+use super::Mapping;
+use super::check::check;
+use super::database::{Database, Flight, Flights};
+use super::pipeline::Pipeline;
+use super::statement::Row;
+use super::table::timestamp;
+
+/// A mapped table as a source for one pipeline. Made by `mapped_source` of a store.
+///
+/// A row waits until it is marked, or deleted; so a transaction that commits late is found whenever
+/// it commits. Whoever opens a pipeline owns it: everything an earlier owner still tries is answered
+/// with [`Holding::Lost`].
+///
+#[cfg_attr(feature = "sqlite", doc = "```no_run")]
+#[cfg_attr(not(feature = "sqlite"), doc = "```ignore")]
+/// use semel_backends::mapped::Mapping;
+/// use semel_backends::sqlite::SqliteConfig;
+/// use semel_core::{Limit, Source};
+///
+/// # async fn run() -> Result<(), semel_core::Failure> {
+/// let store = SqliteConfig::new("sqlite://shop.db")?.connect().await?;
+/// let mapping = Mapping::polling_publisher("outbox");
+/// let mut source = store.mapped_source("orders", &mapping).await?;
+/// let batch = source.next_batch(Limit::default()).await?;
+/// println!("{} events to publish", batch.deliveries.len());
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct MappedSource {
+    pub(super) database: Arc<dyn Database>,
+    pub(super) pipeline: Pipeline,
+    pub(super) epoch: i64,
+    pub(super) flights: Flights,
+    changes: watch::Receiver<()>,
+    topic: Topic,
+    last_receipt: u64,
+    /// How large an event is, about: so that no more is asked for than there is room for.
+    average: usize,
+    /// When rows that are gone were last looked for.
+    tidied_at: Timestamp,
+}
+
+/// How many seconds apart it is looked whether rows that failed are still there.
+const TIDY_EVERY_SECONDS: i64 = 10;
+
+/// What there is to do.
+struct Agenda {
+    something_is_parked: bool,
+    something_is_due: bool,
+    next_retry: Option<Timestamp>,
+}
+
+impl MappedSource {
+    pub(crate) async fn open(
+        database: Arc<dyn Database>,
+        pipeline: &str,
+        mapping: &Mapping,
+    ) -> Result<Self, Failure> {
+        database.check_schema().await?;
+        let table = check(&*database, mapping).await?;
+        let pipeline = Pipeline { name: pipeline.to_owned(), table: Arc::new(table) };
+        let epoch = pipeline.take_over(&*database).await?;
+        pipeline.tidy(&*database, Some(epoch)).await?;
+        Ok(Self {
+            flights: database.airspace().open(&pipeline.name, epoch),
+            changes: database.changes(),
+            topic: Topic::from(mapping.table()),
+            last_receipt: 0,
+            average: 1024,
+            tidied_at: database.clock().now(),
+            epoch,
+            pipeline,
+            database,
+        })
+    }
+
+    /// How the database would read the rows that wait while some lanes do, in its own words: so
+    /// that a missing index is seen before the table is large.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached.
+    pub async fn plan(&self) -> Result<Vec<String>, Failure> {
+        let out = self.flights.row_ids();
+        let mut query = self.pipeline.waiting(&*self.database, true, &out, Limit::default().events);
+        query.sql = format!("{} {}", self.database.dialect().explain(), query.sql);
+        let rows = self.database.read("explain how the mapped table is read", query).await?;
+        let words = |row: &Row| (0..row.0.len()).filter_map(|column| row.text(column)).collect();
+        Ok(rows.iter().map(|row| -> Vec<String> { words(row) }).map(|row| row.join(" ")).collect())
+    }
+
+    /// Whether this source is the owner still, and what there is to do.
+    async fn look(&mut self) -> Result<Option<Agenda>, Failure> {
+        let Pipeline { name, .. } = &self.pipeline;
+        let (owners, parked) = (self.database.dialect().owners(), self.database.dialect().parked());
+        let mut sql = self.database.statement();
+        sql.push(&format!(
+            "SELECT (SELECT count(*) FROM (SELECT 1 FROM {parked} WHERE pipeline = "
+        ));
+        sql.text(name.as_str()).push(" LIMIT 1) a), ");
+        sql.push(&format!("(SELECT count(*) FROM (SELECT 1 FROM {parked} WHERE pipeline = "));
+        sql.text(name.as_str()).push(" AND due <= ").now().push(" LIMIT 1) b), ");
+        sql.push(&format!("(SELECT retry_at FROM {parked} WHERE pipeline = ")).text(name.as_str());
+        sql.push(" AND state = 'failed' AND due > ").now();
+        sql.push(&format!(" ORDER BY due LIMIT 1) FROM {owners} WHERE pipeline = "));
+        sql.text(name.as_str()).push(" AND epoch = ").int(self.epoch);
+        let rows = self.database.read("look for events", sql).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let agenda = Agenda {
+            something_is_parked: row.is_true(0),
+            something_is_due: row.is_true(1),
+            next_retry: row.int(2).map(timestamp),
+        };
+        let since = self.database.clock().now().duration_since(self.tidied_at).as_secs();
+        if agenda.something_is_parked && !(0..TIDY_EVERY_SECONDS).contains(&since) {
+            self.pipeline.tidy(&*self.database, Some(self.epoch)).await?;
+            self.tidied_at = self.database.clock().now();
+        }
+        Ok(Some(agenda))
+    }
+
+    /// Failed events that are due: they go first.
+    async fn collect_due(&self, round: &mut Round) -> Result<(), Failure> {
+        let Pipeline { name, table } = &self.pipeline;
+        let asked = round.rows(self.average);
+        let due = self.pipeline.due(&*self.database, &round.out, asked).await?;
+        let ids: Vec<String> = due.iter().filter_map(|row| row.text(0)).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let mut sql = self.database.statement();
+        sql.push(&format!("SELECT {} FROM {} t WHERE ", table.event_columns, table.name));
+        sql.push(&table.unmarked("t.")).push(" AND ").among(&table.key(), &ids);
+        let rows = self.database.read("read failed events", sql).await?;
+        for (id, due) in ids.iter().zip(&due) {
+            let row = rows.iter().find(|row| row.text(0).as_ref() == Some(id));
+            let Some(row) = row else {
+                // Somebody deleted or marked it: it will be tidied away.
+                tracing::debug!(pipeline = %name, row = %id, "a failed row is gone");
+                continue;
+            };
+            let attempts = u32::try_from(due.number(1)).unwrap_or(u32::MAX);
+            if !round.add(id, Arc::new(table.event(row)?), attempts, true) {
+                return Ok(());
+            }
+        }
+        round.more |= due.len() == asked;
+        Ok(())
+    }
+
+    /// Rows that wait, in their order.
+    async fn collect_waiting(&self, parked: bool, round: &mut Round) -> Result<(), Failure> {
+        let asked = round.rows(self.average);
+        let query = self.pipeline.waiting(&*self.database, parked, &round.out, asked);
+        let rows = self.database.read("read the mapped table", query).await?;
+        for row in &rows {
+            let (id, event) = (self.pipeline.table.row_id(row)?, self.pipeline.table.event(row)?);
+            if !round.add(&id, Arc::new(event), 0, false) {
+                return Ok(());
+            }
+        }
+        round.more |= rows.len() == asked;
+        Ok(())
+    }
+
+    /// From here on everything is the engine's.
+    fn hand_out(&mut self, round: Round) -> Vec<Delivery> {
+        if let Some(average) = round.bytes.checked_div(round.found.len()) {
+            self.average = average.max(1);
+        }
+        let mut flights = self.flights.lock();
+        let mut deliveries = Vec::with_capacity(round.found.len());
+        for Found { row_id, event, attempts, parked } in round.found {
+            self.last_receipt += 1;
+            let lane = (event.aggregate_type.clone(), event.aggregate_id.clone());
+            flights.insert(self.last_receipt, Flight { row_id, lane, parked });
+            deliveries.push(Delivery {
+                message: Message { topic: self.topic.clone(), event, attempt: attempts + 1 },
+                receipt: Receipt(self.last_receipt),
+            });
+        }
+        deliveries
+    }
+}
+
+#[async_trait]
+impl Source for MappedSource {
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { lane_order: self.pipeline.table.is_ordered(), parking: true }
+    }
+
+    /// Only reads, and changes nothing in memory before the end: a dropped call has not happened.
+    async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
+        self.changes.borrow_and_update();
+        let Some(agenda) = self.look().await? else {
+            return Ok(Batch::default());
+        };
+        let mut round = Round::new(limit, self.flights.row_ids());
+        if agenda.something_is_due {
+            self.collect_due(&mut round).await?;
+        }
+        if !round.more {
+            self.collect_waiting(agenda.something_is_parked, &mut round).await?;
+        }
+        let more = round.more;
+        Ok(Batch { deliveries: self.hand_out(round), more, next_due: agenda.next_retry })
+    }
+
+    fn wakeup(&mut self) -> BoxFuture<'static, ()> {
+        let mut changes = self.changes.clone();
+        Box::pin(async move {
+            // An error means that the store is gone; then nothing will come any more.
+            if changes.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        })
+    }
+
+    async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
+        self.settle_all(settlements).await
+    }
+
+    async fn close(&mut self) {
+        self.flights.lock().clear();
+    }
+}
+
+/// What one look at the tables found.
+struct Round {
+    limit: Limit,
+    bytes: usize,
+    found: Vec<Found>,
+    /// The rows that are in flight, and those that were found.
+    out: Vec<String>,
+    /// Something was found for which there was no room.
+    more: bool,
+}
+
+struct Found {
+    row_id: String,
+    event: Arc<Event>,
+    attempts: u32,
+    parked: bool,
+}
+
+impl Round {
+    fn new(limit: Limit, out: Vec<String>) -> Self {
+        Self { limit, bytes: 0, found: Vec::new(), out, more: false }
+    }
+
+    /// How many rows to ask for: one more than there is room for, to know whether there is more.
+    fn rows(&self, average: usize) -> usize {
+        let room = self.limit.bytes.saturating_sub(self.bytes) / average;
+        self.limit.events.saturating_sub(self.found.len()).min(room).saturating_add(1)
+    }
+
+    /// Takes an event, if there is room for it.
+    fn add(&mut self, row_id: &str, event: Arc<Event>, attempts: u32, parked: bool) -> bool {
+        let bytes = self.bytes.saturating_add(event.size());
+        let room = self.found.is_empty()
+            || (self.found.len() < self.limit.events && bytes <= self.limit.bytes);
+        if room {
+            self.bytes = bytes;
+            self.out.push(row_id.to_owned());
+            self.found.push(Found { row_id: row_id.to_owned(), event, attempts, parked });
+        }
+        self.more |= !room;
+        room
+    }
+}

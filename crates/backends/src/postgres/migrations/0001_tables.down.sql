@@ -1,0 +1,11 @@
+-- Nothing of yours goes with them: what depends on these makes it fail, and then all of them stay.
+drop view semel.events;
+drop function semel.events_of(text);
+drop function semel.unsettled(text);
+drop function semel.settled(semel.cursor, xid8, bigint);
+drop view semel.readable;
+drop table semel.outbox, semel.cursor, semel.passage, semel.parked, semel.inbox, semel.keys,
+    semel.mapped, semel.mapped_parked, semel.member, semel.share;
+drop sequence semel.key_tokens;
+drop function semel.share_of(text, text, integer);
+drop function semel.uuid_v7();

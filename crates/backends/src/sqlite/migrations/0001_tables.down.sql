@@ -1,0 +1,10 @@
+DROP TABLE semel_outbox;
+DROP TABLE semel_cursor;
+DROP TABLE semel_progress;
+DROP TABLE semel_parked;
+DROP TABLE semel_inbox;
+DROP TABLE semel_keys;
+DROP TABLE semel_mapped;
+DROP TABLE semel_mapped_parked;
+DROP TABLE semel_member;
+DROP TABLE semel_share;

@@ -1,0 +1,6 @@
+//! Mapped tables in MySQL and MariaDB.
+
+mod classic;
+mod suites;
+
+use crate::mysql::Database;

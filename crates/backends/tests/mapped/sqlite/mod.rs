@@ -1,0 +1,6 @@
+//! Mapped tables in SQLite.
+
+mod classic;
+mod suites;
+
+use crate::sqlite::Database;
