@@ -36,10 +36,13 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// How the codes of failures end that say: this user may not.
+const DENIALS: [&str; 2] = ["-PRIVILEGE", "-LOGIN"];
+
 impl From<&Failure> for Exit {
     fn from(failure: &Failure) -> Self {
         match failure.fault() {
-            _ if failure.code().ends_with("-PRIVILEGE") => Self::Denied,
+            _ if DENIALS.iter().any(|end| failure.code().ends_with(end)) => Self::Denied,
             Fault::Unavailable => Self::Unreachable,
             Fault::Transient => Self::TryAgain,
             Fault::Misconfigured => Self::Configuration,
@@ -54,6 +57,7 @@ pub(crate) struct Problem {
     failure: Failure,
     places: Vec<String>,
     effect: &'static str,
+    exit: Exit,
 }
 
 impl Problem {
@@ -63,7 +67,14 @@ impl Problem {
 
     /// A failure with several places.
     pub(crate) fn at(failure: Failure, places: Vec<String>, effect: &'static str) -> Self {
-        Self { failure, places, effect }
+        let exit = Exit::from(&failure);
+        Self { failure, places, effect, exit }
+    }
+
+    /// The same, because of how the command was called.
+    pub(crate) fn of_usage(mut self) -> Self {
+        self.exit = Exit::Usage;
+        self
     }
 
     pub(crate) fn no_runtime(error: io::Error) -> Self {
@@ -77,11 +88,11 @@ impl Problem {
     pub(crate) fn report(&self) -> Exit {
         // When stderr is closed there is nobody left to tell; the exit code still speaks.
         io::stderr().write_all(self.message().as_bytes()).ok();
-        Exit::from(&self.failure)
+        self.exit
     }
 
     fn message(&self) -> String {
-        let Self { failure, places, effect } = self;
+        let Self { failure, places, effect, .. } = self;
         let mut message = format!("error[{}]  {failure}\n", failure.code());
         for place in places {
             message += &format!("  where   {place}\n");

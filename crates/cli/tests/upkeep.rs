@@ -100,6 +100,25 @@ fn an_event_that_is_sent_has_all_that_was_said_about_it() {
 }
 
 #[test]
+fn a_dry_run_checks_and_shows_the_event_and_writes_nothing() {
+    let shop = Shop::new();
+    let more =
+        ["--payload", "{\"cents\": 5}", "--header", "tenant=acme", "--key", "k", "--dry-run"];
+    let event: Value = serde_json::from_str(&shop.expect(0, &order(&more))).unwrap();
+    assert_eq!((&event["payload"]["cents"], &event["idempotency_key"]), (&5.into(), &"k".into()));
+    assert_eq!(
+        (&event["aggregate_id"], &event["headers"]["tenant"]),
+        (&"42".into(), &"acme".into())
+    );
+    shop.send(&["--key", "k"]);
+    assert_eq!(shop.count("pending"), 1, "only the one that was sent");
+    assert!(shop.refused(1, &order(&["--key", "", "--dry-run"])).contains("is empty"));
+    let nowhere = ["--database", "postgres://127.0.0.1:1/shop", "--dry-run"];
+    let arguments = [&["send"], &ORDER[3..], &nowhere[..]].concat();
+    shop.expect(0, &arguments);
+}
+
+#[test]
 fn a_payload_comes_from_the_command_line_a_file_or_standard_input() {
     let shop = Shop::new();
     fs::write(shop.file("order.json"), "{\n  \"cents\": 500\n}\n").unwrap();

@@ -6,6 +6,7 @@ use semel_core::admin::{Filter, Selection, State};
 use semel_core::{EventId, Timestamp};
 
 use super::{OutputOption, PipelineOption};
+use crate::wiring::{DATABASES, DatabaseKind};
 
 /// `semel dead retry`, `semel dead discard` and `semel replay`
 #[derive(Args, Debug)]
@@ -83,5 +84,13 @@ pub(super) fn states() -> impl TypedValueParser<Value = State> {
     PossibleValuesParser::new(State::ALL.map(State::as_str)).try_map(|name| {
         let state = State::ALL.into_iter().find(|state| state.as_str() == name);
         state.ok_or("no such state")
+    })
+}
+
+/// One of the kinds of databases.
+pub(super) fn database_kinds() -> impl TypedValueParser<Value = &'static DatabaseKind> {
+    PossibleValuesParser::new(DATABASES.iter().map(|kind| kind.name)).try_map(|name| {
+        let kind = DATABASES.iter().find(|kind| kind.name == name);
+        kind.ok_or("no such database")
     })
 }

@@ -13,6 +13,7 @@ use semel_core::admin::State;
 pub(crate) use self::choice::{ChangeOptions, FilterOptions};
 pub(crate) use self::send::{PayloadOrigin, SendOptions};
 use crate::output::Format;
+use crate::wiring::{DatabaseKind, sinks_in_words};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -36,10 +37,13 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// The whole story in one process: orders, relay, consumers, crashes; needs no server
     Demo(DemoOptions),
-    /// Create the tables, look at their version, or print them as SQL
+    /// Create the tables, look at their version, print them as SQL, or drop them
     #[command(subcommand)]
     Migrate(MigrateCommand),
+    /// Print roles with least privileges as SQL: writer, poller, tailer, viewer
+    Grants(GrantsOptions),
     /// Publish what is in the outbox, by the pipelines of the configuration
+    #[command(after_help = sinks_in_words())]
     Relay(RelayOptions),
     /// How many events are in which state
     Status(StatusOptions),
@@ -104,9 +108,46 @@ pub(crate) enum MigrateCommand {
     Status(DatabaseOption),
     /// Print the tables as SQL, for a migration tool of your own
     Sql(DatabaseOption),
+    /// Drop the tables and all events in them
+    Down(DownOptions),
 }
 
+/// `semel migrate down`
 #[derive(Args, Debug)]
+pub(crate) struct DownOptions {
+    #[command(flatten)]
+    pub(crate) database: DatabaseOption,
+
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+
+    /// Even if events are lost by it that were not published
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Only print the SQL
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+/// `semel grants`
+#[derive(Args, Debug)]
+pub(crate) struct GrantsOptions {
+    /// Where the database is; its tables have to be there
+    #[arg(long = "database", value_name = "URL", required_unless_present = "kind")]
+    pub(crate) url: Option<String>,
+
+    /// What kind of database it is, without a connection
+    #[arg(long, value_name = "KIND", conflicts_with = "url", value_parser = choice::database_kinds())]
+    pub(crate) kind: Option<&'static DatabaseKind>,
+
+    /// How the names of the roles begin
+    #[arg(long = "role", value_name = "PREFIX", default_value = "semel")]
+    pub(crate) prefix: String,
+}
+
+#[derive(Args, Clone, Debug)]
 pub(crate) struct DatabaseOption {
     /// Where the database is, such as sqlite://shop.db
     #[arg(long = "database", value_name = "URL")]

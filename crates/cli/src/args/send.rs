@@ -46,6 +46,10 @@ pub(crate) struct SendOptions {
     /// Do not publish it before this time, such as 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME")]
     pub(crate) at: Option<Timestamp>,
+
+    /// Only check it, and print it as JSON
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     #[command(flatten)]
     pub(crate) output: OutputOption,
 }

@@ -11,6 +11,8 @@ use crate::args::CleanOptions;
 use crate::exit::{Exit, Problem};
 use crate::output::{Format, print, print_json};
 
+const CHUNK: usize = 1000;
+
 pub(crate) async fn run(options: &CleanOptions) -> Result<Exit, Problem> {
     let desk = Desk::open(&options.pipeline).await?;
     let (age, limit) = (options.older_than, options.limit.unwrap_or(usize::MAX));
@@ -18,7 +20,10 @@ pub(crate) async fn run(options: &CleanOptions) -> Result<Exit, Problem> {
         let count = count_old(desk.store.as_ref(), age).await;
         count.map_err(|failure| desk.problem(failure))?.min(limit)
     } else {
-        delete_old(&desk, age, limit).await?
+        delete_old(desk.store.as_ref(), age, CHUNK, limit).await.map_err(|failure| {
+            let effect = "what was deleted before is gone; every event that is due remains";
+            Problem::new(failure, &desk.place, effect)
+        })?
     };
     match options.output.format {
         Format::Json => print_json(&json!({ "deleted": count, "dry_run": options.dry_run })),
@@ -30,17 +35,19 @@ pub(crate) async fn run(options: &CleanOptions) -> Result<Exit, Problem> {
     Ok(Exit::Done)
 }
 
-/// Small transactions let the writers through. A chunk that is not full is the last: otherwise
-/// events that grow old meanwhile would keep it going for ever.
-async fn delete_old(desk: &Desk, age: Duration, limit: usize) -> Result<usize, Problem> {
-    const CHUNK: usize = 1000;
+/// Deletes what is older, a chunk at a time: small transactions let the writers through. A chunk
+/// that is not full is the last: otherwise events that grow old meanwhile would keep it going for
+/// ever.
+pub(super) async fn delete_old(
+    store: &dyn AdminStore,
+    age: Duration,
+    chunk: usize,
+    limit: usize,
+) -> Result<usize, Failure> {
     let mut count = 0;
     while count < limit {
-        let chunk = CHUNK.min(limit - count);
-        let deleted = desk.store.clean(age, chunk).await.map_err(|failure| {
-            let effect = "what was deleted before is gone; every event that is due remains";
-            Problem::new(failure, &desk.place, effect)
-        })?;
+        let chunk = chunk.min(limit - count);
+        let deleted = store.clean(age, chunk).await?;
         count += deleted;
         if deleted < chunk {
             break;

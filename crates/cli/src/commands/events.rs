@@ -118,7 +118,8 @@ fn text(view: &EventView, with_payload: bool) -> String {
     text
 }
 
-fn json(view: &EventView, with_payload: bool) -> Value {
+/// An event for programs.
+pub(super) fn json(view: &EventView, with_payload: bool) -> Value {
     let event = &view.event;
     let mut value = json!({
         "id": event.id,

@@ -2,7 +2,7 @@
 
 use semel_core::Failure;
 
-use super::{connect, database_kind, database_problem};
+use super::{connect, database_kind, database_problem, migrate_down};
 use crate::args::{DatabaseOption, MigrateCommand};
 use crate::exit::{Exit, Problem};
 use crate::output::print;
@@ -18,6 +18,7 @@ pub(crate) async fn run(command: &MigrateCommand) -> Result<Exit, Problem> {
             print(&(database_kind(database, EFFECT)?.schema)());
             Ok(Exit::Done)
         }
+        MigrateCommand::Down(options) => migrate_down::run(options).await,
     }
 }
 
@@ -33,8 +34,11 @@ async fn up(options: &DatabaseOption) -> Result<Exit, Problem> {
 
 async fn status(options: &DatabaseOption) -> Result<Exit, Problem> {
     let database = connect(options, Missing::Refuse, EFFECT).await?;
-    let missing =
-        database.missing_migrations().await.map_err(|failure| problem(options, failure))?;
+    let tables = database.tables().await.map_err(|failure| problem(options, failure))?;
+    if tables.present > tables.latest {
+        tables.check().map_err(|failure| problem(options, failure))?;
+    }
+    let missing = tables.missing;
     for name in &missing {
         print(&format!("missing {name}\n"));
     }

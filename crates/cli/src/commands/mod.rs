@@ -5,8 +5,11 @@ pub(crate) mod clean;
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod events;
+pub(crate) mod grants;
 pub(crate) mod migrate;
+mod migrate_down;
 pub(crate) mod relay;
+mod retention;
 pub(crate) mod send;
 pub(crate) mod status;
 
@@ -33,8 +36,13 @@ impl Desk {
     async fn of(pipeline: &Pipeline) -> Result<Self, Problem> {
         let place = pipeline.place();
         let (kind, url) = (pipeline.source.kind, pipeline.source.url.reveal().to_owned());
-        match (kind.connect)(url, Missing::Refuse).await {
-            Ok(database) => Ok(Self { store: database.admin(&pipeline.name), place }),
+        let opened = async {
+            let database = (kind.connect)(url, Missing::Refuse).await?;
+            database.tables().await?.check()?;
+            Ok(database.admin(&pipeline.name, pipeline.source.mapping.as_ref()))
+        };
+        match opened.await {
+            Ok(store) => Ok(Self { store, place }),
             Err(failure) => Err(Problem::new(failure, place, EFFECT)),
         }
     }

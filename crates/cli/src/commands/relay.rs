@@ -1,29 +1,35 @@
 //! `semel relay`: runs the pipelines of the configuration until it is told to stop.
 
 use std::io::{self, IsTerminal};
+use std::sync::Arc;
 
-use semel_core::Failure;
-use semel_relay::{Relay, Report, Routed, Stop};
+use semel_core::{Event, Failure, Route, Topic, TopicTemplate};
+use semel_relay::{Group, Relay, Report, Routed, Stop};
 use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
 
+use super::retention;
 use crate::args::RelayOptions;
-use crate::config::{Config, Pipeline};
+use crate::config::{Config, Pipeline, Retention, Team};
 use crate::exit::{Exit, Problem};
 use crate::signals::requests_to_end;
-use crate::wiring::Missing;
+use crate::wiring::{Database, Missing};
 
 const EFFECT: &str = "no event is lost: what is not published waits in the outbox";
 
 pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
+    let mut requests = requests_to_end();
     let config = Config::load(&options.config.path)?;
     log_to_stderr();
     let (stopper, stop) = Stop::new();
     let mut running = JoinSet::new();
+    // Ends with this function: nobody waits for it.
+    let mut upkeep = JoinSet::new();
+    let retention = config.retention.filter(|_| !options.drain);
     for pipeline in config.pipelines {
         let (name, place) = (pipeline.name.clone(), pipeline.place());
-        let relay =
-            connect(pipeline).await.map_err(|failure| Problem::new(failure, &place, EFFECT))?;
+        let connected = connect(pipeline, retention, &mut upkeep).await;
+        let relay = connected.map_err(|failure| Problem::new(failure, &place, EFFECT))?;
         tracing::info!(pipeline = name, "relay started: {place}");
         let (stop, drain) = (stop.clone(), options.drain);
         running.spawn(async move {
@@ -32,7 +38,6 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
         });
     }
 
-    let mut requests = requests_to_end();
     let mut dead = 0;
     let mut problem = None;
     loop {
@@ -62,13 +67,63 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
     }
 }
 
-async fn connect(pipeline: Pipeline) -> Result<Relay, Failure> {
-    let Pipeline { name, source, sink, topic } = pipeline;
+async fn connect(
+    pipeline: Pipeline,
+    retention: Option<Retention>,
+    upkeep: &mut JoinSet<()>,
+) -> Result<Group, Failure> {
+    let Pipeline { name, source, sink, topic, settings, team, alert, payload_limit } = pipeline;
     let url = source.url.reveal().to_owned();
-    let database = (source.kind.connect)(url, Missing::Refuse).await?;
-    let source = database.source(&name).await?;
-    let sink = (sink.connect)().await?;
-    Ok(Relay::new(name, source, Routed::new(sink, topic)))
+    let database: Arc<dyn Database> = (source.kind.connect)(url, Missing::Refuse).await?.into();
+    database.tables().await?.check()?;
+    let mapping = source.mapping;
+    if let Some(retention) = retention {
+        let admin = database.admin(&name, mapping.as_ref());
+        upkeep.spawn(retention::keep(name.clone(), admin, retention));
+    }
+    let Team { coordination, lease } = team;
+    let member = database.member(&name, coordination.shares(), lease)?;
+    let sink = Arc::new(Routed::by((sink.connect)().await?, Admitted { topic, payload_limit }));
+    let alert = match alert {
+        Some(alert) => Some((alert.connect)().await?),
+        None => None,
+    };
+    let opened = name.clone();
+    Ok(Group::new(name, member, coordination, move |share| {
+        let (database, sink, alert) = (Arc::clone(&database), Arc::clone(&sink), alert.clone());
+        let (name, mapping, settings) = (opened.clone(), mapping.clone(), settings.clone());
+        async move {
+            let source = match mapping {
+                Some(mapping) => database.mapped_source(&name, &mapping).await?,
+                None => database.source(&name, share).await?,
+            };
+            let relay = Relay::new(name, source, sink).with_settings(settings);
+            Ok(match alert {
+                Some(alert) => relay.with_alert(alert),
+                None => relay,
+            })
+        }
+    }))
+}
+
+/// The topic of events that are not too large.
+struct Admitted {
+    topic: TopicTemplate,
+    payload_limit: Option<usize>,
+}
+
+impl Route for Admitted {
+    fn topic(&self, event: &Event) -> Result<Topic, Failure> {
+        let size = event.payload.bytes().len();
+        match self.payload_limit {
+            Some(limit) if size > limit => Err(Failure::refused(
+                "E-PAYLOAD-LIMIT",
+                format!("the payload has {size} bytes, the limit is {limit}"),
+            )
+            .with_fix("raise payload in [limits] and retry it, or discard it")),
+            _ => self.topic.topic(event),
+        }
+    }
 }
 
 /// Logs what a relay did; says how many dead letters it made.
@@ -88,9 +143,12 @@ fn crashed(error: tokio::task::JoinError) -> Problem {
     Problem::new(failure, "semel relay", EFFECT)
 }
 
+/// One of the client libraries would print payloads.
+const USUAL: &str = "info,lapin::returned_messages=error";
+
 /// Standard output belongs to the events.
 fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("SEMEL_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("SEMEL_LOG").unwrap_or_else(|_| EnvFilter::new(USUAL));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

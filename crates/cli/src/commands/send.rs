@@ -3,29 +3,50 @@
 use std::fs;
 use std::io::{self, Read};
 
+use semel_core::admin::EventView;
+use semel_core::event::EventLimits;
 use semel_core::outbox::AppendError;
 use semel_core::{Event, Failure, Payload};
 use serde::de::IgnoredAny;
 use serde_json::json;
 
-use super::{connect, database_problem};
+use super::{connect, database_kind, database_problem, events};
 use crate::args::{PayloadOrigin, SendOptions};
 use crate::exit::{Exit, Problem};
 use crate::output::{Format, print, print_json};
-use crate::wiring::{Missing, SendError};
+use crate::wiring::{Database, Missing, SendError};
 
 const EFFECT: &str = "no event was written";
 
 pub(crate) async fn run(options: &SendOptions) -> Result<Exit, Problem> {
     let event = event(options)?;
     let id = event.id;
+    if options.dry_run {
+        database_kind(&options.database, EFFECT)?;
+        event
+            .check(&EventLimits::default())
+            .map_err(|failure| database_problem(&options.database, failure, EFFECT))?;
+        print_json(&events::json(&EventView::pending(event), true));
+        return Ok(Exit::Done);
+    }
     let database = connect(&options.database, Missing::Refuse, EFFECT).await?;
+    check_tables(database.as_ref())
+        .await
+        .map_err(|failure| database_problem(&options.database, failure, EFFECT))?;
     database.send(event).await.map_err(|error| not_sent(options, error))?;
     match options.output.format {
         Format::Text => print(&format!("{id}\n")),
         Format::Json => print_json(&json!({ "id": id })),
     }
     Ok(Exit::Done)
+}
+
+/// A writer with least privileges may not look: then the database says what is missing.
+async fn check_tables(database: &dyn Database) -> Result<(), Failure> {
+    match database.tables().await {
+        Err(failure) if Exit::from(&failure) == Exit::Denied => Ok(()),
+        tables => tables?.check(),
+    }
 }
 
 fn event(options: &SendOptions) -> Result<Event, Problem> {

@@ -1,62 +1,50 @@
-//! A TOML document that knows its lines and collects what is wrong with it, instead of stopping at
+//! A configuration that knows its lines and collects what is wrong with it, instead of stopping at
 //! the first mistake.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::Range;
 
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use super::section::Section;
+use super::tree::{self, Node, Origin, Table, Value};
 
-use super::variables::expand;
-
-/// A parsed document and the mistakes found so far.
+/// What was read, and the mistakes found so far.
 pub(super) struct Document<'a> {
-    table: DeTable<'a>,
+    tree: Table,
     notes: Notes<'a>,
+}
+
+/// What the environment has to say.
+pub(super) struct Environment<'a> {
+    /// The value of a variable, for `${NAME}`.
+    pub(super) variable: &'a dyn Fn(&str) -> Option<String>,
+    /// Everything that is set, for `SEMEL_A__B`.
+    pub(super) all: Vec<(String, String)>,
 }
 
 /// Everything that is wrong, in the order of the lines.
 #[derive(Debug)]
-pub(crate) struct Mistakes(Vec<(usize, String)>);
+pub(crate) struct Mistakes(Vec<(Origin, String)>);
 
-struct Notes<'a> {
-    text: &'a str,
-    variables: &'a dyn Fn(&str) -> Option<String>,
-    mistakes: RefCell<Vec<(usize, String)>>,
-}
-
-/// A table such as `[sink.out]`, while it is read.
-pub(crate) struct Section<'a> {
-    kind: &'a str,
-    name: &'a str,
-    place: Range<usize>,
-    table: &'a DeTable<'a>,
-    notes: &'a Notes<'a>,
-    known: Vec<&'static str>,
-    takes_anything: bool,
+/// Where readers write what is wrong.
+pub(super) struct Notes<'a> {
+    pub(super) variable: &'a dyn Fn(&str) -> Option<String>,
+    mistakes: RefCell<Vec<(Origin, String)>>,
 }
 
 impl<'a> Document<'a> {
-    pub(super) fn parse(text: &'a str, variables: &'a dyn Fn(&str) -> Option<String>) -> Self {
-        let (table, errors) = DeTable::parse_recoverable(text);
-        let document = Self {
-            table: table.into_inner(),
-            notes: Notes { text, variables, mistakes: RefCell::default() },
-        };
-        for error in errors {
-            document.notes.add(error.span().unwrap_or_default(), error.message().to_owned());
-        }
-        document
+    pub(super) fn parse(text: &str, environment: &Environment<'a>) -> Self {
+        let (mut tree, mut mistakes) = tree::parse(text);
+        mistakes.extend(tree::apply_overrides(&mut tree, &environment.all));
+        let notes = Notes { variable: environment.variable, mistakes: RefCell::new(mistakes) };
+        Self { tree, notes }
     }
 
     /// Refuses sections of any other kind.
     pub(super) fn allow_only(&self, kinds: &[&str]) {
-        for key in self.table.keys() {
-            let kind: &str = key.get_ref();
-            if !kinds.contains(&kind) {
+        for (kind, node) in &self.tree {
+            if !kinds.contains(&kind.as_str()) {
                 let hint = super::hint(kind, kinds);
-                self.notes.add(key.span(), format!("there is no section {kind:?}{hint}"));
+                self.notes.add(&node.origin, format!("there is no section {kind:?}{hint}"));
             }
         }
     }
@@ -69,35 +57,44 @@ impl<'a> Document<'a> {
         mut read: impl FnMut(&mut Section<'_>) -> Option<T>,
     ) -> BTreeMap<String, Option<T>> {
         let mut values = BTreeMap::new();
-        let Some(all) = self.table.get(kind).and_then(|all| all.get_ref().as_table()) else {
-            return values;
-        };
-        for (key, value) in all {
-            let name: &str = key.get_ref();
-            let Some(table) = value.get_ref().as_table() else {
+        let Some(all) = self.table(kind) else { return values };
+        for (name, node) in all {
+            if let Value::Table(table) = &node.value {
+                let path = format!("{kind}.{name}");
+                let section = Section::new(path, name, table, &node.origin, &self.notes);
+                values.insert(name.clone(), section.read(&mut read));
+            } else {
                 let hint = format!("{kind}.{name}: must be a table, such as [{kind}.NAME]");
-                self.notes.add(key.span(), hint);
-                continue;
-            };
-            let mut section = Section {
-                kind,
-                name,
-                place: key.span(),
-                table,
-                notes: &self.notes,
-                known: Vec::new(),
-                takes_anything: false,
-            };
-            values.insert(name.to_owned(), read(&mut section));
-            section.refuse_unknown_keys();
+                self.notes.add(&node.origin, hint);
+            }
         }
         values
+    }
+
+    /// Reads the one section `[kind]`, if it is there.
+    pub(super) fn section<T>(
+        &self,
+        kind: &str,
+        read: impl FnOnce(&mut Section<'_>) -> Option<T>,
+    ) -> Option<T> {
+        let (table, node) = (self.table(kind)?, self.tree.get(kind)?);
+        Section::new(kind.to_owned(), kind, table, &node.origin, &self.notes).read(read)
+    }
+
+    fn table(&self, kind: &str) -> Option<&Table> {
+        match self.tree.get(kind)? {
+            Node { value: Value::Table(table), .. } => Some(table),
+            Node { origin, .. } => {
+                self.notes.add(origin, format!("{kind}: must be a section"));
+                None
+            }
+        }
     }
 
     /// Says what is wrong with the document as a whole, unless something else is wrong already.
     pub(super) fn note_if_clean(&self, what: &str) {
         if self.notes.mistakes.borrow().is_empty() {
-            self.notes.add(0..0, what.to_owned());
+            self.notes.add(&Origin::Line(1), what.to_owned());
         }
     }
 
@@ -115,78 +112,13 @@ impl Mistakes {
 
     /// Each with its place, for people and editors.
     pub(super) fn at_lines_of(&self, file: &str) -> Vec<String> {
-        self.0.iter().map(|(line, what)| format!("{file}:{line}  {what}")).collect()
+        let line = |(origin, what): &(Origin, String)| format!("{}  {what}", origin.in_file(file));
+        self.0.iter().map(line).collect()
     }
 }
 
 impl Notes<'_> {
-    fn add(&self, place: Range<usize>, what: String) {
-        let line = self.text[..place.start.min(self.text.len())].matches('\n').count() + 1;
-        self.mistakes.borrow_mut().push((line, what));
+    pub(super) fn add(&self, origin: &Origin, what: String) {
+        self.mistakes.borrow_mut().push((origin.clone(), what));
     }
-}
-
-impl Section<'_> {
-    /// The name in `[kind.NAME]`.
-    pub(crate) fn name(&self) -> &str {
-        self.name
-    }
-
-    /// A string that must be there.
-    pub(crate) fn required(&mut self, key: &'static str) -> Option<String> {
-        if !self.table.contains_key(key) {
-            self.note(self.place.clone(), &format!("needs the key {key:?}"));
-        }
-        self.optional(key)
-    }
-
-    /// A string, with its variables put in.
-    pub(crate) fn optional(&mut self, key: &'static str) -> Option<String> {
-        self.known.push(key);
-        let value = self.table.get(key)?;
-        let Some(text) = value.get_ref().as_str() else {
-            let found = article(value.get_ref());
-            self.wrong(key, &format!("must be a string, not {found}"));
-            return None;
-        };
-        expand(text, self.notes.variables).map_err(|why| self.wrong(key, &why)).ok()
-    }
-
-    /// Says what is wrong with the value of a key.
-    pub(crate) fn wrong(&self, key: &str, why: &str) {
-        let place = self.table.get(key).map_or(self.place.clone(), Spanned::span);
-        self.note(place, &format!("{key}: {why}"));
-    }
-
-    /// It is not known which keys belong here: blame none.
-    pub(super) fn skip_the_rest(&mut self) {
-        self.takes_anything = true;
-    }
-
-    fn refuse_unknown_keys(&self) {
-        for key in self.table.keys() {
-            let name: &str = key.get_ref();
-            if !self.takes_anything && !self.known.contains(&name) {
-                let hint = super::hint(name, &self.known);
-                self.note(key.span(), &format!("has no key {name:?}{hint}"));
-            }
-        }
-    }
-
-    fn note(&self, place: Range<usize>, what: &str) {
-        self.notes.add(place, format!("[{}.{}] {what}", self.kind, self.name));
-    }
-}
-
-fn article(value: &DeValue<'_>) -> String {
-    let name = value.type_str();
-    let article = if name.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" };
-    format!("{article} {name}")
-}
-
-/// The word that was probably meant: one slip away, or a few in a long word.
-pub(super) fn nearest<'w>(word: &str, words: &[&'w str]) -> Option<&'w str> {
-    let slips = |known: &&'w str| (strsim::damerau_levenshtein(word, known), *known);
-    let (slips, best) = words.iter().map(slips).min()?;
-    (slips <= 1 + best.len() / 4).then_some(best)
 }

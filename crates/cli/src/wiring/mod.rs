@@ -1,24 +1,33 @@
 //! The one place where technologies meet: which databases and sinks there are, what they are
 //! called, and how each is connected. Help, configuration and commands read these lists.
 
-use std::sync::Arc;
+mod sinks;
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use semel_backends::ndjson::{FileSink, StdoutSink};
+use semel_backends::mapped::Mapping;
 use semel_backends::sqlite::{self, SqliteConfig, SqliteStore};
+use semel_core::coordination::{Coordinator, Share};
 use semel_core::outbox::AppendError;
-use semel_core::{AdminStore, Event, Failure, Sink, Source};
+use semel_core::{AdminStore, Event, Failure, Source};
 
-use crate::config::Section;
+pub(crate) use self::sinks::{ConnectSink, SINKS, is_left_out, sinks_in_words};
 
 /// A kind of database, known by the beginning of its URL.
 #[derive(Debug)]
 pub(crate) struct DatabaseKind {
+    /// What it is called where there is no URL.
+    pub(crate) name: &'static str,
     /// How its URLs begin; the first is the usual way.
     pub(crate) schemes: &'static [&'static str],
     /// Its tables as SQL.
     pub(crate) schema: fn() -> String,
+    /// What drops them, as SQL.
+    pub(crate) drop: fn() -> String,
+    /// Its roles as SQL; their names begin with what is given.
+    pub(crate) grants: fn(&str) -> Result<String, Failure>,
     /// Opens it.
     pub(crate) connect: fn(String, Missing) -> Connecting<Box<dyn Database>>,
 }
@@ -33,35 +42,32 @@ pub(crate) enum Missing {
 /// A connection in the making.
 pub(crate) type Connecting<T> = BoxFuture<'static, Result<T, Failure>>;
 
-/// A kind of sink, known by its `type`.
-#[derive(Debug)]
-pub(crate) struct SinkKind {
-    /// The value of `type`.
-    pub(crate) name: &'static str,
-    /// Reads its other keys.
-    pub(crate) parse: fn(&mut Section<'_>) -> Option<ConnectSink>,
-}
-
-/// Connects a sink that was configured.
-pub(crate) type ConnectSink = Arc<dyn Fn() -> Connecting<Arc<dyn Sink>> + Send + Sync>;
-
 /// All databases.
 pub(crate) const DATABASES: &[DatabaseKind] = &[
     DatabaseKind {
+        name: "sqlite",
         schemes: &["sqlite://"],
         schema: sqlite::schema_sql,
+        drop: sqlite::drop_sql,
+        grants: sqlite::grants_sql,
         connect: |url, missing| Box::pin(connect_sqlite(url, missing)),
     },
     #[cfg(feature = "postgres")]
     DatabaseKind {
+        name: "postgres",
         schemes: &["postgres://", "postgresql://"],
         schema: semel_backends::postgres::schema_sql,
+        drop: semel_backends::postgres::drop_sql,
+        grants: semel_backends::postgres::grants_sql,
         connect: |url, _| Box::pin(connect_postgres(url)),
     },
     #[cfg(feature = "mysql")]
     DatabaseKind {
+        name: "mysql",
         schemes: &["mysql://", "mariadb://"],
         schema: semel_backends::mysql::schema_sql,
+        drop: semel_backends::mysql::drop_sql,
+        grants: semel_backends::mysql::grants_sql,
         connect: |url, _| Box::pin(connect_mysql(url)),
     },
 ];
@@ -76,38 +82,79 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("mariadb", "mysql"),
 ];
 
-/// All sinks.
-pub(crate) const SINKS: &[SinkKind] = &[
-    SinkKind {
-        name: "stdout",
-        parse: |_| Some(Arc::new(|| Box::pin(async { Ok(Arc::new(StdoutSink) as Arc<dyn Sink>) }))),
-    },
-    SinkKind {
-        name: "file",
-        parse: |section| {
-            let path = section.required("path")?;
-            Some(Arc::new(move || Box::pin(connect_file(path.clone()))))
-        },
-    },
-];
-
 /// What the commands need of a database.
 #[async_trait]
 pub(crate) trait Database: Send + Sync {
     /// Creates or upgrades the tables; says which migrations were applied.
     async fn migrate(&self) -> Result<Vec<&'static str>, Failure>;
 
-    /// The migrations that are missing.
-    async fn missing_migrations(&self) -> Result<Vec<&'static str>, Failure>;
+    /// Which version of the tables is there.
+    async fn tables(&self) -> Result<Tables, Failure>;
+
+    /// The pipelines that have ever read the outbox.
+    async fn pipelines(&self) -> Result<Vec<String>, Failure>;
+
+    /// How many events there are, in whatever state.
+    async fn count_events(&self) -> Result<u64, Failure>;
+
+    /// Drops the tables, unless there are more events than that by now.
+    async fn drop_tables(&self, at_most: Option<u64>) -> Result<(), Failure>;
 
     /// Writes one event in a transaction of its own.
     async fn send(&self, event: Event) -> Result<(), SendError>;
 
-    /// The outbox, for the relay of a pipeline.
-    async fn source(&self, pipeline: &str) -> Result<Box<dyn Source>, Failure>;
+    /// The outbox, for the relay of a share of a pipeline.
+    async fn source(&self, pipeline: &str, share: Share) -> Result<Box<dyn Source>, Failure>;
 
-    /// The outbox, for the operators of a pipeline.
-    fn admin(&self, pipeline: &str) -> Box<dyn AdminStore>;
+    /// A table of somebody else's shape, for the relay of a pipeline.
+    async fn mapped_source(
+        &self,
+        pipeline: &str,
+        mapping: &Mapping,
+    ) -> Result<Box<dyn Source>, Failure>;
+
+    /// A member of the group of relays that work on a pipeline.
+    fn member(
+        &self,
+        pipeline: &str,
+        shares: u32,
+        lease: Duration,
+    ) -> Result<Box<dyn Coordinator>, Failure>;
+
+    /// The outbox, or the mapped table, for the operators of a pipeline.
+    fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore>;
+}
+
+/// Which version of the tables is there.
+pub(crate) struct Tables {
+    /// 0 when there are none.
+    pub(crate) present: usize,
+    /// What this program needs.
+    pub(crate) latest: usize,
+    /// The migrations that are missing.
+    pub(crate) missing: Vec<&'static str>,
+}
+
+impl Tables {
+    /// Refuses tables that this program cannot work with.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let Self { present, latest, missing } = self;
+        if present > latest {
+            let what =
+                format!("the tables have version {present}, this semel knows up to {latest}");
+            return Err(Failure::misconfigured("E-SCHEMA-NEWER", what)
+                .with_fix("use the semel that migrated this database, or a later one"));
+        }
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let what = match present {
+            0 => "there are no tables of semel".into(),
+            _ => format!("the tables have version {present}, this semel needs {latest}"),
+        };
+        Err(Failure::misconfigured("E-SCHEMA-MISSING", what)
+            .with_fix("run `semel migrate up --database URL`"))
+    }
 }
 
 /// Why an event was not sent.
@@ -163,19 +210,31 @@ async fn connect_mysql(url: String) -> Result<Box<dyn Database>, Failure> {
     Ok(Box::new(semel_backends::mysql::MysqlConfig::new(&url)?.connect().await?))
 }
 
-/// Every store has the same methods, with types of its own. Only what is known about missing
-/// migrations differs.
+/// Every store has the same methods, with types of its own.
 macro_rules! implement_database {
-    ($store:ty, $this:ident => $missing:expr) => {
+    ($store:ty, $this:ident, $pipeline:ident, $share:ident => $source:expr) => {
         #[async_trait]
         impl Database for $store {
             async fn migrate(&self) -> Result<Vec<&'static str>, Failure> {
                 self.migrate().await
             }
 
-            async fn missing_migrations(&self) -> Result<Vec<&'static str>, Failure> {
-                let $this = self;
-                $missing
+            async fn tables(&self) -> Result<Tables, Failure> {
+                let status = self.status().await?;
+                let (present, latest) = (status.present, status.latest);
+                Ok(Tables { present, latest, missing: status.missing })
+            }
+
+            async fn pipelines(&self) -> Result<Vec<String>, Failure> {
+                self.pipelines().await
+            }
+
+            async fn count_events(&self) -> Result<u64, Failure> {
+                self.count_events().await
+            }
+
+            async fn drop_tables(&self, at_most: Option<u64>) -> Result<(), Failure> {
+                self.drop_tables(at_most).await
             }
 
             async fn send(&self, event: Event) -> Result<(), SendError> {
@@ -186,30 +245,66 @@ macro_rules! implement_database {
                 tx.commit().await.map_err(commit_failed)
             }
 
-            async fn source(&self, pipeline: &str) -> Result<Box<dyn Source>, Failure> {
-                Ok(Box::new(self.source(pipeline).await?))
+            async fn source(
+                &self,
+                $pipeline: &str,
+                $share: Share,
+            ) -> Result<Box<dyn Source>, Failure> {
+                let $this = self;
+                Ok(Box::new($source))
             }
 
-            fn admin(&self, pipeline: &str) -> Box<dyn AdminStore> {
-                Box::new(self.admin(pipeline))
+            async fn mapped_source(
+                &self,
+                pipeline: &str,
+                mapping: &Mapping,
+            ) -> Result<Box<dyn Source>, Failure> {
+                Ok(Box::new(self.mapped_source(pipeline, mapping).await?))
+            }
+
+            fn member(
+                &self,
+                pipeline: &str,
+                shares: u32,
+                lease: Duration,
+            ) -> Result<Box<dyn Coordinator>, Failure> {
+                Ok(Box::new(self.member(pipeline, shares, lease)?))
+            }
+
+            fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore> {
+                match mapping {
+                    Some(mapping) => Box::new(self.mapped_admin(pipeline, mapping)),
+                    None => Box::new(self.admin(pipeline)),
+                }
             }
         }
     };
 }
 
-implement_database!(SqliteStore, store => Ok(store.status().await?.missing));
+implement_database!(SqliteStore, store, pipeline, share => {
+    undivided(share)?;
+    store.source(pipeline).await?
+});
 #[cfg(feature = "postgres")]
 implement_database!(
     semel_backends::postgres::PostgresStore,
-    store => Ok(store.status().await?.missing)
+    store, pipeline, share => store.source_share(pipeline, share).await?
 );
 #[cfg(feature = "mysql")]
-implement_database!(semel_backends::mysql::MysqlStore, _store => Err(unknown_to_mysql()));
+implement_database!(semel_backends::mysql::MysqlStore, store, pipeline, share => {
+    undivided(share)?;
+    store.source(pipeline).await?
+});
 
-#[cfg(feature = "mysql")]
-fn unknown_to_mysql() -> Failure {
-    Failure::refused("E-MYSQL-STATUS", "MySQL: which migrations are missing cannot be told")
-        .with_fix("semel migrate up: it applies what is missing, and is safe to repeat")
+/// Refuses a part of a pipeline where only the whole of it can be read.
+pub(crate) fn undivided(share: Share) -> Result<(), Failure> {
+    if share == Share::WHOLE {
+        return Ok(());
+    }
+    let what = format!("this source cannot be divided into {} shares", share.of);
+    Err(Failure::misconfigured("E-UNDIVIDED", what).with_fix(
+        "write coordination = \"leader\" in the pipeline; PostgreSQL's own outbox can be divided",
+    ))
 }
 
 fn commit_failed(error: sqlx::Error) -> SendError {
@@ -217,10 +312,6 @@ fn commit_failed(error: sqlx::Error) -> SendError {
         .with_source(error)
         .with_fix("look for it with `semel events list`; with --key it is safe to send it again");
     SendError::Commit(failure)
-}
-
-async fn connect_file(path: String) -> Result<Arc<dyn Sink>, Failure> {
-    Ok(Arc::new(FileSink::open(path).await?))
 }
 
 #[cfg(test)]

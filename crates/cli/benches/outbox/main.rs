@@ -1,0 +1,65 @@
+//! What the outbox costs its writers, and how fast and how soon a relay empties it, each beside a
+//! limit or a peer measured in the same run. `./dev bench outbox`
+//!
+//! The server is that of `SEMEL_TEST_POSTGRES_URL`; the tables are made anew in its database
+//! `semel_bench`. Arguments: rounds (3), seconds per measurement of writers (5), largest backlog (5000000).
+
+#![expect(clippy::print_stdout, reason = "it reports to the terminal")]
+#![allow(clippy::cast_precision_loss, reason = "ratios for people")]
+
+mod drain;
+mod latency;
+mod writers;
+
+use std::error::Error;
+use std::time::Duration;
+
+use semel_backends::postgres::{PgPool, PostgresConfig, PostgresStore};
+
+type Outcomes<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+/// How much is measured.
+#[derive(Clone, Copy)]
+struct Effort {
+    rounds: usize,
+    seconds: u64,
+    backlog: u64,
+}
+
+#[tokio::main]
+async fn main() -> Outcomes<()> {
+    let mut numbers = std::env::args().filter_map(|argument| argument.parse::<u64>().ok());
+    let effort = Effort {
+        rounds: numbers.next().map_or(3, |rounds| usize::try_from(rounds).unwrap_or(3)),
+        seconds: numbers.next().unwrap_or(5),
+        backlog: numbers.next().unwrap_or(5_000_000),
+    };
+    let Ok(server) = std::env::var("SEMEL_TEST_POSTGRES_URL") else {
+        println!("SEMEL_TEST_POSTGRES_URL is not set: nothing to measure");
+        return Ok(());
+    };
+    writers::measure(&server, effort).await?;
+    drain::measure(&server, effort).await?;
+    latency::measure(&server, effort).await
+}
+
+async fn fresh_store(server: &str) -> Outcomes<PostgresStore> {
+    let admin = PgPool::connect(server).await?;
+    sqlx::raw_sql("drop database if exists semel_bench with (force)").execute(&admin).await?;
+    sqlx::raw_sql("create database semel_bench").execute(&admin).await?;
+    admin.close().await;
+    let base = server.rsplit_once('/').map_or(server, |(base, _)| base);
+    let store =
+        PostgresConfig::new(&format!("{base}/semel_bench"))?.connections(80).connect().await?;
+    store.migrate().await?;
+    Ok(store)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn per_second(count: u64, time: Duration) -> f64 {
+    count as f64 / time.as_secs_f64()
+}

@@ -1,0 +1,325 @@
+//! What a configuration says, and what is said about one that is wrong.
+
+use std::fs;
+use std::time::Duration;
+
+use semel_core::Schedule;
+use semel_relay::OnDead;
+
+use super::*;
+
+const SMALLEST: &str = "[source.orders]
+url = \"sqlite://${FILE}\"
+[sink.out]
+type = \"file\"
+path = \"events.ndjson\"
+[pipeline.orders]
+from = \"orders\"
+to = \"out\"
+";
+
+fn parse_with(text: &str, overrides: &[(&str, &str)]) -> Result<Config, Mistakes> {
+    let variable = |name: &str| (name == "FILE").then(|| "shop.db".into());
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    let all = overrides.iter().map(owned).collect();
+    Config::parse(text, &Environment { variable: &variable, all })
+}
+
+fn parse(text: &str) -> Result<Config, Mistakes> {
+    parse_with(text, &[])
+}
+
+fn mistakes(text: &str) -> Vec<String> {
+    parse(text).unwrap_err().at_lines_of("f")
+}
+
+/// The only pipeline of the smallest file with more lines behind it.
+fn pipeline(more: &str) -> Pipeline {
+    parse(&format!("{SMALLEST}{more}")).unwrap().pipelines.remove(0)
+}
+
+#[test]
+fn the_smallest_file_is_enough() {
+    let config = parse(SMALLEST).unwrap();
+    let [pipeline] = &config.pipelines[..] else { panic!("one pipeline") };
+    assert_eq!((&*pipeline.name, &*pipeline.sink.name), ("orders", "out"));
+    assert_eq!(pipeline.source.url.reveal(), "sqlite://shop.db");
+    let settings = &pipeline.settings;
+    assert_eq!((settings.batch_events, settings.in_flight_events), (100, 1000));
+    assert_eq!(settings.poll_interval, Duration::from_millis(100));
+    assert_eq!((&settings.schedule, settings.on_dead), (&Schedule::broker(), OnDead::ParkLane));
+    assert_eq!((config.retention, pipeline.payload_limit), (None, None));
+    assert!(config.pipeline(None).is_ok() && config.pipeline(Some("orders")).is_ok());
+    assert!(config.pipeline(Some("order")).is_err());
+}
+
+#[test]
+fn every_key_reaches_the_relay() {
+    let text = SMALLEST.replace("[sink.out]", "poll_interval = \"2s\"\nbatch = 5_000\n[sink.out]");
+    let text = text
+        + "retry = { schedule = [\"0s\", \"3s\"], attempts = 4, on_dead = \"skip\" }
+[limits]
+in_flight_events = 6000
+in_flight_bytes = \"1MiB\"
+payload = \"512KiB\"
+[retention]
+keep = \"3d\"
+every = \"5s\"
+chunk = 10
+";
+    let config = parse(&text).unwrap();
+    let pipeline = &config.pipelines[0];
+    let settings = &pipeline.settings;
+    assert_eq!((settings.batch_events, settings.in_flight_events), (5000, 6000));
+    assert_eq!((settings.in_flight_bytes, pipeline.payload_limit), (1 << 20, Some(512 << 10)));
+    assert_eq!(settings.poll_interval, Duration::from_secs(2));
+    let waits = [0, 3, 3, 3].map(Duration::from_secs).to_vec();
+    assert_eq!((&settings.schedule, settings.on_dead), (&Schedule::new(waits), OnDead::SkipEvent));
+    let (keep, every) = (Duration::from_secs(3 * 86_400), Duration::from_secs(5));
+    assert_eq!(config.retention, Some(Retention { keep, every, chunk: 10 }));
+}
+
+#[test]
+fn defaults_follow_from_what_is_said() {
+    let text = SMALLEST.replace("[sink.out]", "batch = 5000\n[sink.out]");
+    assert_eq!(parse(&text).unwrap().pipelines[0].settings.in_flight_events, 5000);
+    assert_eq!(pipeline("retry = \"webhook\"").settings.schedule, Schedule::webhook());
+    let skipping = pipeline("[pipeline.orders.retry]\nschedule = \"webhook\"\non_dead = \"skip\"");
+    assert_eq!(skipping.settings.schedule, Schedule::webhook());
+    assert_eq!(pipeline("retry.attempts = 1").settings.schedule.attempts(), 1);
+    let config = parse(&format!("{SMALLEST}[retention]\n")).unwrap();
+    assert_eq!(config.retention, Some(Retention::default()));
+}
+
+#[test]
+fn the_environment_goes_before_the_file() {
+    let text = SMALLEST.replace("[sink.out]", "[sink.Out-1]").replace("\"out\"", "\"Out-1\"");
+    let config = parse_with(
+        &text,
+        &[
+            ("SEMEL_SOURCE__ORDERS__URL", "sqlite://other ${FILE}.db"),
+            ("SEMEL_SOURCE__ORDERS__BATCH", "7"),
+            ("SEMEL_SINK__OUT_1__PATH", "elsewhere"),
+            ("SEMEL_PIPELINE__ORDERS__RETRY__SCHEDULE", "0s, 9s"),
+            ("SEMEL_RETENTION__KEEP", "1h"),
+            ("SEMEL_LOG", "debug"),
+            ("OTHER__X", "no"),
+        ],
+    );
+    let config = config.unwrap();
+    let pipeline = &config.pipelines[0];
+    assert_eq!(pipeline.source.url.reveal(), "sqlite://other ${FILE}.db", "taken as it is");
+    assert_eq!(pipeline.settings.batch_events, 7);
+    let waits = [0, 9].map(Duration::from_secs).to_vec();
+    assert_eq!(pipeline.settings.schedule, Schedule::new(waits));
+    assert_eq!(config.retention.map(|each| each.keep), Some(Duration::from_secs(3600)));
+
+    let whole = parse_with(
+        "",
+        &[
+            ("SEMEL_SOURCE__A__URL", "sqlite://shop.db"),
+            ("SEMEL_SINK__B__TYPE", "stdout"),
+            ("SEMEL_PIPELINE__C__FROM", "a"),
+            ("SEMEL_PIPELINE__C__TO", "b"),
+        ],
+    );
+    assert_eq!(whole.unwrap().pipelines[0].name, "c");
+}
+
+#[test]
+fn mistakes_of_the_environment_name_the_variable() {
+    let cases = [
+        (
+            ("SEMEL_SOURCE__ORDERS__BATCH", "many"),
+            "SEMEL_SOURCE__ORDERS__BATCH  [source.orders] batch: must be a whole number",
+        ),
+        (
+            ("SEMEL_SINK__OUT__PAHT", "x"),
+            "SEMEL_SINK__OUT__PAHT  [sink.out] has no key \"paht\"; did you mean \"path\"?",
+        ),
+        (("SEMEL_SINC__OUT__PATH", "x"), "SEMEL_SINC__OUT__PATH  there is no section \"sinc\""),
+        (("SEMEL_SINK__OUT", "x"), "SEMEL_SINK__OUT  sink.out: must be a table"),
+        (("SEMEL_SINK____PATH", "x"), "SEMEL_SINK____PATH  must be named SEMEL_SECTION__NAME__KEY"),
+        (
+            ("SEMEL_SINK__NEW__PATH", "x"),
+            "SEMEL_SINK__NEW__PATH  [sink.new] needs the key \"type\"",
+        ),
+    ];
+    for (variable, expected) in cases {
+        let found = parse_with(SMALLEST, &[variable]).unwrap_err().at_lines_of("f");
+        assert!(found.iter().any(|found| found.starts_with(expected)), "{expected}: {found:#?}");
+    }
+}
+
+#[test]
+fn a_secret_comes_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("url");
+    fs::write(&file, "sqlite://secret.db\n").unwrap();
+    let line = format!("url_file = {:?}", file.display().to_string());
+    let text = SMALLEST.replace("url = \"sqlite://${FILE}\"", &line);
+    assert_eq!(parse(&text).unwrap().pipelines[0].source.url.reveal(), "sqlite://secret.db");
+
+    let both = SMALLEST.replace("[sink.out]", &format!("{line}\n[sink.out]"));
+    assert_eq!(mistakes(&both), ["f:3  [source.orders] url_file: give it or \"url\", not both"]);
+    fs::remove_file(&file).unwrap();
+    let [missing] = &mistakes(&text)[..] else { panic!("one mistake") };
+    assert!(missing.contains("f:2  [source.orders] url_file: ") && missing.contains("cannot read"));
+}
+
+#[test]
+fn all_mistakes_are_named_at_once_with_their_lines() {
+    let text = "[source.orders]
+ulr = \"sqlite://shop.db\"
+[sink.out]
+type = \"fiel\"
+path = 7
+[pipeline.orders]
+from = \"order\"
+to = \"out\"
+topic = \"{aggregate}\"
+[pipelin.other]
+";
+    let expected = [
+        "f:1  [source.orders] needs the key \"url\"",
+        "f:2  [source.orders] has no key \"ulr\"; did you mean \"url\"?",
+        "f:4  [sink.out] type: there is no sink of type \"fiel\"; did you mean \"file\"?",
+        "f:7  [pipeline.orders] from: there is no [source.order]; did you mean \"orders\"?",
+        "f:9  [pipeline.orders] topic: topic template \"{aggregate}\": unknown field \
+         \"aggregate\"; write text with",
+        "f:10  there is no section \"pipelin\"; did you mean \"pipeline\"?",
+    ];
+    let found = mistakes(text);
+    assert_eq!(found.len(), expected.len(), "{found:#?}");
+    for (found, expected) in found.iter().zip(expected) {
+        assert!(found.starts_with(expected), "{found}\nis not\n{expected}");
+    }
+}
+
+#[test]
+fn single_mistakes_say_what_to_write() {
+    let source = |line: &str| SMALLEST.replace("[sink.out]", &format!("{line}\n[sink.out]"));
+    let cases = [
+        (
+            SMALLEST.replace("${FILE}", "${FIEL}"),
+            "f:2  [source.orders] url: the environment variable FIEL is not set",
+        ),
+        (SMALLEST.replace("${FILE}", "${FILE"), "f:2  [source.orders] url: a ${ without its }"),
+        (
+            SMALLEST.replace("sqlite://", "oracle://"),
+            "f:2  [source.orders] url: the URL must begin with sqlite://",
+        ),
+        (
+            SMALLEST.replace("\"events.ndjson\"", "7"),
+            "f:5  [sink.out] path: must be a string, not an integer",
+        ),
+        (
+            SMALLEST.replace("[sink.out]", "[sink]"),
+            "f:4  sink.type: must be a table, such as [sink.NAME]",
+        ),
+        (SMALLEST.replace("to = \"out\"", "to = \"out"), "f:8  "),
+        (String::new(), "f:1  there is no [pipeline.NAME]"),
+        (
+            source("poll_interval = \"5ms\""),
+            "f:3  [source.orders] poll_interval: must be from 10ms to 1m",
+        ),
+        (
+            source("poll_interval = 100"),
+            "f:3  [source.orders] poll_interval: must be a string, not an integer",
+        ),
+        (
+            source("poll_interval = \"fast\""),
+            "f:3  [source.orders] poll_interval: \"fast\" is no span of time; write \"100ms\"",
+        ),
+        (source("batch = 0"), "f:3  [source.orders] batch: must be from 1 to 10000, not 0"),
+        (source("batch = \"100\""), "f:3  [source.orders] batch: must be a whole number"),
+        (source("bacth = 1"), "f:3  [source.orders] has no key \"bacth\"; did you mean \"batch\"?"),
+    ];
+    check(&cases);
+}
+
+#[test]
+fn mistakes_of_what_is_seldom_said_say_what_to_write() {
+    let more = |line: &str| format!("{SMALLEST}{line}\n");
+    let cases = [
+        (
+            more("retry = \"webhok\""),
+            "f:9  [pipeline.orders] retry: \"webhok\" is not known; did you mean \"webhook\"?",
+        ),
+        (more("retry = 5"), "f:9  [pipeline.orders] retry: must be a string, not an integer"),
+        (
+            more("retry = { schedule = [] }"),
+            "f:9  [pipeline.orders.retry] schedule: needs one wait for each attempt",
+        ),
+        (
+            more("retry = { schedule = [\"1s\"] }"),
+            "f:9  [pipeline.orders.retry] schedule: the first attempt is made at once",
+        ),
+        (
+            more("retry = { schedule = [\"0s\", 5] }"),
+            "f:9  [pipeline.orders.retry] schedule: must be a string, not an integer",
+        ),
+        (
+            more("retry = { attempts = 0 }"),
+            "f:9  [pipeline.orders.retry] attempts: must be from 1 to 1000, not 0",
+        ),
+        (
+            more("retry = { on_dead = \"drop\" }"),
+            "f:9  [pipeline.orders.retry] on_dead: \"drop\" is not known; there is park, skip",
+        ),
+        (
+            more("retry = { attemps = 3 }"),
+            "f:9  [pipeline.orders.retry] has no key \"attemps\"; did you mean \"attempts\"?",
+        ),
+        (more("limits = 3"), "f:9  [pipeline.orders] has no key \"limits\""),
+        (
+            more("[limits]\nin_flight_events = 50"),
+            "f:7  [pipeline.orders] from: its batch of 100 is more than in_flight_events = 50",
+        ),
+        (
+            more("[limits]\npayload = 1024"),
+            "f:10  [limits] payload: must be a string, not an integer",
+        ),
+        (more("[limits]\npayload = \"1M\""), "f:10  [limits] payload: \"1M\" is no size; write"),
+        (more("[limits]\npayload = \"2GiB\""), "f:10  [limits] payload: must be from 1KiB to 1GiB"),
+        (more("[retention]\nkeep = \"a week\""), "f:10  [retention] keep: \"a week\" is no span"),
+        (more("[retention]\nkeep_for = \"1d\""), "f:10  [retention] has no key \"keep_for\""),
+        (
+            more("[retention]\nchunk = 0"),
+            "f:10  [retention] chunk: must be from 1 to 100000, not 0",
+        ),
+        (format!("limits = 3\n{SMALLEST}"), "f:1  limits: must be a section"),
+    ];
+    check(&cases);
+}
+
+/// The first mistake of each text begins like this.
+fn check(cases: &[(String, &str)]) {
+    for (text, expected) in cases {
+        let found = mistakes(text);
+        assert!(found[0].starts_with(expected), "{expected}: {found:#?}");
+    }
+}
+
+#[test]
+fn a_password_is_in_no_message() {
+    let found = mistakes(&SMALLEST.replace("sqlite://${FILE}", "oracle://me:hunter2@db/shop"));
+    assert!(!found.concat().contains("hunter2"), "{found:?}");
+    let variable = [("SEMEL_SOURCE__ORDERS__URL", "oracle://me:hunter2@db/shop")];
+    let found = parse_with(SMALLEST, &variable).unwrap_err().at_lines_of("f").concat();
+    assert!(found.starts_with("SEMEL_SOURCE__ORDERS__URL") && !found.contains("hunter2"));
+}
+
+#[test]
+fn every_example_of_the_documentation_is_right() {
+    let page = include_str!("../../../../docs/configuration.md");
+    let examples: Vec<_> = page.split("```toml\n").skip(1).collect();
+    assert!(examples.len() >= 3);
+    for example in examples {
+        let (text, _) = example.split_once("```").unwrap();
+        let text = text.replace("${DATABASE_URL}", "sqlite://shop.db");
+        if let Err(mistakes) = parse(&text) {
+            panic!("{text}\n{:#?}", mistakes.at_lines_of("line"));
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Which sinks there are, and which keys each of them has.
+
+use std::sync::Arc;
+
+use semel_backends::ndjson::{FileSink, StdoutSink};
+#[cfg(feature = "sinks")]
+use semel_core::wire::Format;
+use semel_core::{Failure, Schedule, Sink};
+
+use super::Connecting;
+use crate::config::Section;
+
+/// A kind of sink, known by its `type`.
+#[derive(Debug)]
+pub(crate) struct SinkKind {
+    /// The value of `type`.
+    pub(crate) name: &'static str,
+    /// What it is, in a few words for the help.
+    pub(crate) summary: &'static str,
+    /// When it is tried again, unless the pipeline says else.
+    pub(crate) schedule: fn() -> Schedule,
+    /// Reads its other keys; all of them before it gives up for one.
+    pub(crate) parse: fn(&mut Section<'_>) -> Option<ConnectSink>,
+}
+
+/// Connects a sink that was configured.
+pub(crate) type ConnectSink = Arc<dyn Fn() -> Connecting<Arc<dyn Sink>> + Send + Sync>;
+
+/// All sinks.
+pub(crate) const SINKS: &[SinkKind] = &[
+    SinkKind {
+        name: "stdout",
+        summary: "standard output, one JSON object per line",
+        schedule: Schedule::broker,
+        parse: |_| Some(sink(|| async { Ok(StdoutSink) })),
+    },
+    SinkKind {
+        name: "file",
+        summary: "a file, one JSON object per line",
+        schedule: Schedule::broker,
+        parse: |section| {
+            let path = section.required("path")?;
+            Some(sink(move || FileSink::open(path.clone())))
+        },
+    },
+    #[cfg(feature = "kafka")]
+    SinkKind {
+        name: "kafka",
+        summary: "topics of Apache Kafka",
+        schedule: Schedule::broker,
+        parse: kafka,
+    },
+    #[cfg(feature = "rabbitmq")]
+    SinkKind {
+        name: "rabbitmq",
+        summary: "an exchange or queues of RabbitMQ",
+        schedule: Schedule::broker,
+        parse: rabbitmq,
+    },
+    #[cfg(feature = "nats")]
+    SinkKind {
+        name: "nats",
+        summary: "subjects of NATS JetStream",
+        schedule: Schedule::broker,
+        parse: nats,
+    },
+    #[cfg(feature = "redis")]
+    SinkKind {
+        name: "redis",
+        summary: "streams of Redis",
+        schedule: Schedule::broker,
+        parse: redis,
+    },
+    #[cfg(feature = "webhook")]
+    SinkKind {
+        name: "webhook",
+        summary: "an HTTP endpoint, signed by Standard Webhooks",
+        schedule: Schedule::webhook,
+        parse: webhook,
+    },
+];
+
+/// Sinks that were not built in; the feature has the same name.
+const LEFT_OUT: &[&str] = &[
+    #[cfg(not(feature = "kafka"))]
+    "kafka",
+    #[cfg(not(feature = "rabbitmq"))]
+    "rabbitmq",
+    #[cfg(not(feature = "nats"))]
+    "nats",
+    #[cfg(not(feature = "redis"))]
+    "redis",
+    #[cfg(not(feature = "webhook"))]
+    "webhook",
+];
+
+/// Whether there is a sink of this name that was not built in.
+pub(crate) fn is_left_out(name: &str) -> bool {
+    LEFT_OUT.contains(&name)
+}
+
+/// The sinks, for the help.
+pub(crate) fn sinks_in_words() -> String {
+    let line = |kind: &SinkKind| format!("  {:<10}  {}\n", kind.name, kind.summary);
+    format!("Sinks:\n{}", SINKS.iter().map(line).collect::<String>())
+}
+
+/// Remembers how a sink is connected.
+fn sink<S, F>(connect: impl Fn() -> F + Send + Sync + 'static) -> ConnectSink
+where
+    S: Sink + 'static,
+    F: Future<Output = Result<S, Failure>> + Send + 'static,
+{
+    Arc::new(move || {
+        let connecting = connect();
+        Box::pin(async move { Ok(Arc::new(connecting.await?) as Arc<dyn Sink>) })
+    })
+}
+
+#[cfg(feature = "kafka")]
+fn kafka(section: &mut Section<'_>) -> Option<ConnectSink> {
+    use semel_backends::kafka::{Compression, KafkaConfig, Sasl, Tls};
+    let brokers = section.required("brokers");
+    let sasl = section.table("sasl", |table| {
+        let mechanism = table.required("mechanism");
+        let (user, password) = (table.required("user"), table.required_secret("password"));
+        let mechanism = checked(table, "mechanism", mechanism?.parse())?;
+        Some(Sasl::new(mechanism, user?, password?.reveal()))
+    });
+    let tls = section.table("tls", |table| {
+        let (ca, own) = (table.optional("ca_file"), table.optional("certificate_file"));
+        let key = table.optional("key_file");
+        let tls = ca.map_or_else(Tls::default, |ca| Tls::default().ca_file(ca));
+        Some(match own.zip(key) {
+            Some((own, key)) => tls.identity(own, key),
+            None => tls,
+        })
+    });
+    let compression = section.optional("compression").map(|name| name.parse::<Compression>());
+    let compression = match compression {
+        Some(parsed) => checked(section, "compression", parsed),
+        None => None,
+    };
+    let (client, linger) = (section.optional("client_id"), section.duration("linger", WAITS));
+    let (patience, format) = (section.duration("timeout", WAITS), format(section));
+    let sizes = ["batch_bytes", "max_message_bytes", "buffer_bytes"];
+    let [batch, message, buffer] = sizes.map(|key| section.size(key, 1024..=1024 * 1024 * 1024));
+    let brokers = brokers?;
+    let mut config = checked(section, "brokers", KafkaConfig::new(&brokers))?.format(format);
+    config = with(config, client, KafkaConfig::client_id);
+    config = with(config, sasl, KafkaConfig::sasl);
+    config = with(config, tls, KafkaConfig::tls);
+    config = with(config, compression, KafkaConfig::compression);
+    config = with(config, linger, KafkaConfig::linger);
+    config = with(config, patience, KafkaConfig::patience);
+    config = with(config, batch, KafkaConfig::batch_bytes);
+    config = with(config, message, KafkaConfig::max_message_bytes);
+    config = with(config, buffer, KafkaConfig::buffer_bytes);
+    Some(sink(move || {
+        let config = config.clone();
+        async move { config.connect().await }
+    }))
+}
+
+#[cfg(feature = "rabbitmq")]
+fn rabbitmq(section: &mut Section<'_>) -> Option<ConnectSink> {
+    use semel_backends::rabbitmq::{ExchangeKind, RabbitmqConfig};
+    let url = section.required_secret("url");
+    let (user, password) = (section.optional("user"), section.secret("password"));
+    let (ca, exchange) = (section.optional("ca_file"), section.optional("exchange"));
+    let declared = match section.optional("declare_exchange") {
+        Some(kind) => checked(section, "declare_exchange", kind.parse::<ExchangeKind>()),
+        None => None,
+    };
+    let queue = section.table("declare_queue", declared_queue);
+    let (format, timeout) = (format(section), section.duration("timeout", WAITS));
+    let size = section.size("max_message_bytes", 1024..=1024 * 1024 * 1024);
+    let mut config = checked(section, "url", RabbitmqConfig::new(url?.reveal()))?.format(format);
+    if let Some((user, password)) = user.zip(password) {
+        config = config.credentials(user, &password);
+    }
+    if let Some(exchange) = exchange {
+        config = checked(section, "exchange", config.exchange(&exchange))?;
+    }
+    config = with(config, ca, RabbitmqConfig::ca_file);
+    config = with(config, declared, RabbitmqConfig::declare_exchange);
+    config = with(config, queue, RabbitmqConfig::declare_queue);
+    config = with(config, timeout, RabbitmqConfig::timeout);
+    config = with(config, size, RabbitmqConfig::max_message_bytes);
+    Some(sink(move || config.clone().connect()))
+}
+
+#[cfg(feature = "rabbitmq")]
+fn declared_queue(table: &mut Section<'_>) -> Option<semel_backends::rabbitmq::RabbitmqQueue> {
+    use semel_backends::rabbitmq::{QueueKind, RabbitmqQueue};
+    let (name, kind) = (table.required("name"), table.optional("type"));
+    let binding = table.optional("binding");
+    let mut queue = checked(table, "name", RabbitmqQueue::new(&name?))?;
+    if let Some(kind) = kind {
+        queue = queue.kind(checked(table, "type", kind.parse::<QueueKind>())?);
+    }
+    if let Some(binding) = binding {
+        queue = checked(table, "binding", queue.bound_by(&binding))?;
+    }
+    Some(queue)
+}
+
+#[cfg(feature = "nats")]
+fn nats(section: &mut Section<'_>) -> Option<ConnectSink> {
+    use semel_backends::nats::{NatsConfig, NatsStream};
+    let url = section.required_secret("url");
+    let (user, password) = (section.optional("user"), section.secret("password"));
+    let (token, ca) = (section.secret("token"), section.optional("ca_file"));
+    let credentials = section.optional("credentials_file");
+    let stream = section.table("create_stream", |table| {
+        let (name, subjects) = (table.required("name"), table.list("subjects"));
+        let replicas = table.integer("replicas", 1..=5_usize).unwrap_or(1);
+        if subjects.is_none() {
+            table.wrong("subjects", "needs a list such as [\"order.>\"]");
+        }
+        Some(NatsStream::new(name?, subjects?).replicas(replicas))
+    });
+    let (format, timeout) = (format(section), section.duration("timeout", WAITS));
+    let mut config = checked(section, "url", NatsConfig::new(url?.reveal()))?.format(format);
+    if let Some((user, password)) = user.zip(password) {
+        config = config.credentials(user, password);
+    }
+    config = with(config, token, NatsConfig::token);
+    config = with(config, credentials, NatsConfig::credentials_file);
+    config = with(config, ca, NatsConfig::ca_file);
+    config = with(config, stream, NatsConfig::create_stream);
+    config = with(config, timeout, NatsConfig::timeout);
+    Some(sink(move || config.clone().connect()))
+}
+
+#[cfg(feature = "redis")]
+fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
+    use semel_backends::redis::RedisConfig;
+    let url = section.required_secret("url");
+    let (user, password) = (section.optional("user"), section.secret("password"));
+    let (ca, prefix) = (section.optional("ca_file"), section.optional("key_prefix"));
+    let length = section.integer("max_len", 1..=u64::MAX >> 1);
+    let size = section.size("max_field_bytes", 1024..=1024 * 1024 * 1024);
+    let (format, timeout) = (format(section), section.duration("timeout", WAITS));
+    let mut config = checked(section, "url", RedisConfig::new(url?.reveal()))?.format(format);
+    if let Some((user, password)) = user.zip(password) {
+        config = config.credentials(user, password);
+    }
+    config = with(config, ca, RedisConfig::ca_file);
+    config = with(config, prefix, RedisConfig::key_prefix);
+    config = with(config, length, RedisConfig::max_len);
+    config = with(config, size, RedisConfig::max_field_bytes);
+    config = with(config, timeout, RedisConfig::timeout);
+    Some(sink(move || config.clone().connect()))
+}
+
+#[cfg(feature = "webhook")]
+fn webhook(section: &mut Section<'_>) -> Option<ConnectSink> {
+    use semel_backends::webhook::WebhookConfig;
+    let url = section.required_secret("url");
+    // Two, so that receivers can change from one to the other.
+    let secrets = ["secret", "next_secret"].map(|key| (key, section.secret(key)));
+    let authorization = section.secret("authorization");
+    let (format, timeout) = (format(section), section.duration("timeout", WAITS));
+    let concurrency = section.integer("concurrency", 1..=1000_usize);
+    let (allow, ca) = (section.list("allow").unwrap_or_default(), section.optional("ca_file"));
+    let plain = section.boolean("plain_http").unwrap_or(false);
+    let url = url?;
+    let mut config =
+        checked(section, "url", WebhookConfig::new(url.reveal()))?.format(format).plain_http(plain);
+    for (key, secret) in secrets {
+        if let Some(secret) = secret {
+            config = checked(section, key, config.secret(&secret))?;
+        }
+    }
+    if let Some(value) = authorization {
+        config = checked(section, "authorization", config.header("authorization", &value))?;
+    }
+    for network in allow {
+        config = checked(section, "allow", config.allow(&network))?;
+    }
+    config = with(config, timeout, WebhookConfig::timeout);
+    config = with(config, concurrency, WebhookConfig::concurrency);
+    config = with(config, ca, WebhookConfig::ca_file);
+    Some(sink(move || config.clone().connect()))
+}
+
+/// How long a sink may wait for something.
+#[cfg(feature = "sinks")]
+const WAITS: std::ops::RangeInclusive<std::time::Duration> =
+    std::time::Duration::ZERO..=std::time::Duration::from_secs(300);
+
+#[cfg(feature = "sinks")]
+fn format(section: &mut Section<'_>) -> Format {
+    section.choice("format", &Format::NAMES).unwrap_or_default()
+}
+
+/// What a backend says about the value of a key.
+#[cfg(feature = "sinks")]
+fn checked<T>(section: &Section<'_>, key: &str, result: Result<T, Failure>) -> Option<T> {
+    result
+        .map_err(|failure| {
+            let fix = failure.fix().map(|fix| format!("; {fix}")).unwrap_or_default();
+            section.wrong(key, &format!("{failure}{fix}"));
+        })
+        .ok()
+}
+
+/// The configuration, with one more value if it was given.
+#[cfg(feature = "sinks")]
+fn with<C, T>(config: C, value: Option<T>, set: impl FnOnce(C, T) -> C) -> C {
+    match value {
+        Some(value) => set(config, value),
+        None => config,
+    }
+}

@@ -1,0 +1,107 @@
+//! From an outbox to each broker, by configuration alone.
+
+#[cfg(feature = "redis")]
+use std::process::Command;
+
+use semel_testkit::services::{Service, service};
+
+use crate::shop::Shop;
+
+const EVENTS: usize = 50;
+
+/// A shop with events on their way to this sink, under a name that nobody else has.
+fn relay_to(sink: &str, topic: &str) -> Shop {
+    let shop = Shop::new();
+    shop.write_config(&format!(
+        "[source.orders]\nurl = \"sqlite://shop.db\"\n[sink.out]\n{sink}\n\
+         [pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\ntopic = \"{topic}\"\n"
+    ));
+    for number in 0..EVENTS {
+        let payload = number.to_string();
+        let event = ["--aggregate-type", "order", "--aggregate-id", "42", "--type", "Placed"];
+        let send = ["send", "--database", "sqlite://shop.db", "--payload", &payload];
+        shop.expect(0, &[&send[..], &event].concat());
+    }
+    shop.expect(0, &["relay", "--drain"]);
+    assert_eq!(shop.json(&["status"])[0]["published"], EVENTS);
+    shop
+}
+
+fn own_name(what: &str) -> String {
+    format!("semel-{what}-{}", std::process::id())
+}
+
+#[cfg(feature = "redis")]
+fn output(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[cfg(feature = "redis")]
+fn in_order() -> Vec<String> {
+    (0..EVENTS).map(|number| number.to_string()).collect()
+}
+
+#[test]
+#[cfg(feature = "kafka")]
+fn kafka() {
+    let Some(brokers) = service(Service::Kafka) else { return };
+    let topic = own_name("cli");
+    // Asking for it would not make it: the relay must say that it is missing.
+    let shop = Shop::new();
+    shop.write_config(&format!(
+        "[source.orders]\nurl = \"sqlite://shop.db\"\n[sink.out]\ntype = \"kafka\"\n\
+         brokers = \"{brokers}\"\n[pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\n\
+         topic = \"{topic}\"\n"
+    ));
+    let event = ["--aggregate-type", "order", "--aggregate-id", "42", "--type", "Placed"];
+    shop.expect(0, &[&["send", "--database", "sqlite://shop.db"][..], &event].concat());
+    let message = shop.refused(78, &["relay", "--drain"]);
+    assert!(message.contains(&topic) && message.contains("no event is lost"), "{message}");
+}
+
+#[test]
+#[cfg(feature = "rabbitmq")]
+fn rabbitmq() {
+    let Some(url) = service(Service::Rabbitmq) else { return };
+    let queue = own_name("cli");
+    relay_to(
+        &format!(
+            "type = \"rabbitmq\"\nurl = \"{url}\"\n\
+             declare_queue = {{ name = \"{queue}\", type = \"classic\" }}"
+        ),
+        &queue,
+    );
+}
+
+#[test]
+#[cfg(feature = "nats")]
+fn nats() {
+    let Some(url) = service(Service::Nats) else { return };
+    let name = own_name("cli");
+    relay_to(
+        &format!(
+            "type = \"nats\"\nurl = \"{url}\"\nformat = \"cloudevents-binary\"\n\
+             create_stream = {{ name = \"{name}\", subjects = [\"{name}.>\"] }}"
+        ),
+        &format!("{name}.placed"),
+    );
+}
+
+#[test]
+#[cfg(feature = "redis")]
+fn redis() {
+    let Some(url) = service(Service::Redis) else { return };
+    let stream = own_name("cli");
+    relay_to(&format!("type = \"redis\"\nurl = \"{url}\""), &stream);
+    let entries = output("redis-cli", &["-u", &url, "--json", "xrange", &stream, "-", "+"]);
+    let entries: serde_json::Value = serde_json::from_str(&entries).unwrap();
+    let payload = |entry: &serde_json::Value| {
+        let fields: Vec<_> = entry[1].as_array().unwrap().iter().collect();
+        let at = fields.iter().position(|field| *field == "payload").unwrap();
+        fields[at + 1].as_str().unwrap().to_owned()
+    };
+    let payloads: Vec<_> = entries.as_array().unwrap().iter().map(payload).collect();
+    assert_eq!(payloads, in_order());
+}

@@ -1,0 +1,147 @@
+//! `semel migrate down`: nothing is dropped that somebody still needs.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use semel_testkit::services::Service;
+use sqlx::{AnyConnection, AssertSqlSafe, Connection};
+
+use crate::server::{Folder, Server, number};
+
+/// What all databases have in common. `url` is that of a database without tables.
+fn tables_go_when_nothing_is_lost_by_it(folder: &Folder, url: &str) {
+    let run = |code, arguments: &[&str]| folder.expect(code, url, arguments);
+    let migrate =
+        |code, what: &[&str]| run(code, &[&["migrate"], what, &["--database", url]].concat());
+    let send = ["send", "--database", url, "--aggregate-type", "order", "--aggregate-id", "42"];
+    let send = [&send[..], &["--type", "OrderPlaced"]].concat();
+    folder.configure("topic = \"{header.tenant}\"");
+
+    assert!(migrate(0, &["down", "--yes"]).contains("there are no tables"));
+    assert!(migrate(0, &["down", "--dry-run"]).to_lowercase().contains("drop table"));
+    migrate(1, &["status"]);
+    migrate(0, &["up"]);
+    migrate(0, &["status"]);
+    run(0, &send);
+    run(0, &send);
+    let message = migrate(1, &["down", "--yes"]);
+    assert!(message.contains("E-EVENTS-LEFT") && message.contains("2 that no pipeline has read"));
+    run(1, &["relay", "--drain"]);
+    let message = migrate(1, &["down", "--yes"]);
+    let expected = "pipeline orders: 1 not published, 1 failed or dead";
+    assert!(message.contains(expected) && message.contains("semel dead"), "{message}");
+
+    folder.configure("");
+    run(0, &["dead", "retry", "--all"]);
+    run(0, &["relay", "--drain"]);
+    let message = migrate(64, &["down"]);
+    assert!(message.contains("E-NOT-CONFIRMED") && message.contains("--yes"), "{message}");
+    migrate(0, &["status"]);
+    migrate(0, &["down", "--dry-run"]);
+    migrate(0, &["status"]);
+    assert!(migrate(0, &["down", "--yes"]).contains("the tables are gone, with 2 events"));
+    assert!(migrate(1, &["status"]).contains("missing 0001_tables"));
+
+    migrate(0, &["up"]);
+    run(0, &send);
+    migrate(64, &["down", "--force"]);
+    assert!(migrate(0, &["down", "--force", "--yes"]).contains("with 1 events"));
+    assert!(migrate(0, &["down", "--yes"]).contains("there are no tables"));
+}
+
+#[test]
+fn sqlite_tables_go_when_nothing_is_lost_by_it() {
+    let folder = Folder::new();
+    std::fs::write(folder.file("shop.db"), "").unwrap();
+    tables_go_when_nothing_is_lost_by_it(&folder, "sqlite://shop.db");
+}
+
+#[tokio::test]
+async fn postgres_tables_go_when_nothing_is_lost_by_it() {
+    let Some(server) = Server::start(Service::Postgres, "down").await else { return };
+    tables_go_when_nothing_is_lost_by_it(&server, &server.url);
+    let left = "select count(*) from pg_namespace where nspname = 'semel'";
+    assert_eq!(number(&server.url, left).await.unwrap(), 0, "the schema is gone as well");
+    server.remove().await;
+}
+
+#[tokio::test]
+async fn mysql_tables_go_when_nothing_is_lost_by_it() {
+    let Some(server) = Server::start(Service::Mysql, "down").await else { return };
+    tables_go_when_nothing_is_lost_by_it(&server, &server.url);
+    let left = "select count(*) from information_schema.tables where table_schema = database()";
+    assert_eq!(number(&server.url, left).await.unwrap(), 0);
+    server.remove().await;
+}
+
+#[tokio::test]
+async fn what_is_built_on_the_tables_keeps_them() {
+    let Some(server) = Server::start(Service::Postgres, "down_v").await else { return };
+    let (up, down) = (["migrate", "up", "--database"], ["migrate", "down", "--yes", "--database"]);
+    server.expect(0, &server.url, &[&up[..], &[&server.url]].concat());
+    server.run("create view mine as select id from semel.outbox").await;
+    let message = server.expect(78, &server.url, &[&down[..], &[&server.url]].concat());
+    assert!(message.contains("E-SCHEMA-IN-USE") && message.contains("mine"), "{message}");
+    server
+        .run(
+            "insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
+                values ('order', '42', 'T', '1')",
+        )
+        .await;
+    server.remove().await;
+}
+
+/// A writer that is in the middle of a transaction.
+async fn writing(server: &Server) -> AnyConnection {
+    let mut writer = AnyConnection::connect(&server.url).await.unwrap();
+    let insert = format!(
+        "begin; insert into {} (aggregate_type, aggregate_id, event_type, payload)
+         values ('order', '42', 'T', '1')",
+        server.outbox()
+    );
+    sqlx::raw_sql(AssertSqlSafe(insert)).execute(&mut writer).await.unwrap();
+    writer
+}
+
+async fn what_is_written_meanwhile_is_not_lost(service: Service, is_waiting: &str) {
+    let Some(server) = Server::start(service, "down_w").await else { return };
+    server.expect(0, &server.url, &["migrate", "up", "--database", &server.url]);
+    let mut writer = writing(&server).await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    command.args(["migrate", "down", "--yes", "--database", &server.url]);
+    let down = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(8);
+    while number(&server.url, is_waiting).await.unwrap() == 0 {
+        assert!(Instant::now() < deadline, "it never waited for the writer");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    sqlx::raw_sql("commit").execute(&mut writer).await.unwrap();
+    let output = down.wait_with_output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("events were written meanwhile"), "{message}");
+    let count = format!("select count(*) from {}", server.outbox());
+    assert_eq!(number(&server.url, &count).await.unwrap(), 1);
+    drop(writer);
+
+    let writer = writing(&server).await;
+    let down = ["migrate", "down", "--yes", "--force", "--database", &server.url];
+    let message = server.expect(75, &server.url, &down);
+    assert!(message.contains("-CONFLICT"), "a writer that does not end: {message}");
+    drop(writer);
+    server.remove().await;
+}
+
+#[tokio::test]
+async fn what_is_written_to_postgres_meanwhile_is_not_lost() {
+    let waiting = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
+                   where not l.granted and d.datname = current_database()";
+    what_is_written_meanwhile_is_not_lost(Service::Postgres, waiting).await;
+}
+
+#[tokio::test]
+async fn what_is_written_to_mysql_meanwhile_is_not_lost() {
+    let waiting = "select count(*) from information_schema.processlist
+                   where db = database() and state like 'Waiting for table metadata lock%'";
+    what_is_written_meanwhile_is_not_lost(Service::Mysql, waiting).await;
+}

@@ -1,0 +1,9 @@
+//! Commands against real database servers.
+
+#![cfg(all(feature = "postgres", feature = "mysql"))]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+mod down;
+mod grants;
+mod refusals;
+mod server;

@@ -1,0 +1,146 @@
+//! The program, several times, and what is done to it.
+
+use std::fs::{self, File};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use sqlx::{Connection, PgConnection};
+use tempfile::TempDir;
+use tokio::time::sleep;
+
+/// Relays of one pipeline, which all append to one file.
+pub(crate) struct Relays {
+    folder: TempDir,
+    url: String,
+    running: Vec<Option<Child>>,
+}
+
+impl Relays {
+    pub(crate) fn new(url: &str, coordination: &str, lease: Duration, count: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let config = format!(
+            "[source.orders]\nurl = \"{url}\"\n[sink.out]\ntype = \"file\"\n\
+             path = \"events.ndjson\"\n[pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\n\
+             {coordination}\nlease = \"{}s\"\n",
+            lease.as_secs()
+        );
+        fs::write(folder.path().join("semel.toml"), config).unwrap();
+        let mut relays = Self { folder, url: url.to_owned(), running: Vec::new() };
+        let migrated = relays.command(&["migrate", "up", "--database", url]).output().unwrap();
+        assert!(migrated.status.success(), "{migrated:?}");
+        for number in 0..count {
+            relays.running.push(None);
+            relays.start(number);
+        }
+        relays
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        command.args(arguments).current_dir(self.folder.path()).stdout(Stdio::null());
+        command
+    }
+
+    pub(crate) fn start(&mut self, number: usize) {
+        let log = self.folder.path().join(format!("log-{number}"));
+        let log = File::options().create(true).append(true).open(log).unwrap();
+        let child = self.command(&["relay", "--config", "semel.toml"]).stderr(log).spawn();
+        self.running[number] = Some(child.unwrap());
+    }
+
+    pub(crate) fn kill(&mut self, number: usize) {
+        if let Some(mut child) = self.running[number].take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    pub(crate) fn freeze(&self, number: usize) {
+        self.signal(number, "STOP");
+    }
+
+    pub(crate) fn thaw(&self, number: usize) {
+        self.signal(number, "CONT");
+    }
+
+    fn signal(&self, number: usize, signal: &str) {
+        let id = self.running[number].as_ref().unwrap().id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &id]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    pub(crate) fn all_run(&mut self) -> bool {
+        self.running.iter_mut().flatten().all(|child| child.try_wait().unwrap().is_none())
+    }
+
+    /// Asks all to stop, and waits until they have.
+    pub(crate) fn stop_all(&mut self) {
+        for number in 0..self.running.len() {
+            self.signal(number, "TERM");
+        }
+        for child in self.running.iter_mut().flatten() {
+            let ended = child.wait().unwrap();
+            assert!(ended.success(), "{ended}");
+        }
+        self.running.clear();
+    }
+
+    /// Publishes what is left, within a limit.
+    pub(crate) fn drain(&mut self, limit: Duration) {
+        let began = Instant::now();
+        let drained = self.command(&["relay", "--drain"]).stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8_lossy(&drained.stderr);
+        assert!(drained.status.success(), "{said}");
+        assert!(began.elapsed() < limit + Duration::from_secs(30), "{:?}", began.elapsed());
+    }
+
+    pub(crate) fn published(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.folder.path().join("events.ndjson")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// The relay that holds the only share.
+    pub(crate) async fn leader(&self) -> usize {
+        loop {
+            if let Some(owner) = self.owner().await {
+                let mut running = self.running.iter().flatten();
+                let found = running.position(|child| owner.ends_with(&format!(" {}", child.id())));
+                return found.expect("one of ours");
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// How long it takes until another relay than this one leads.
+    pub(crate) async fn next_owner_after(&self, number: usize) -> Duration {
+        let began = Instant::now();
+        let frozen = format!(" {}", self.running[number].as_ref().unwrap().id());
+        while self.owner().await.is_none_or(|owner| owner.ends_with(&frozen)) {
+            assert!(began.elapsed() < Duration::from_secs(30), "nobody took over");
+            sleep(Duration::from_millis(20)).await;
+        }
+        began.elapsed()
+    }
+
+    async fn owner(&self) -> Option<String> {
+        let mut connection = PgConnection::connect(&self.url).await.unwrap();
+        let owner = "select owner from semel.share where until > now()";
+        sqlx::query_scalar(owner).fetch_optional(&mut connection).await.unwrap()
+    }
+
+    /// As if the lease of whoever was killed had run out.
+    pub(crate) async fn forget_leases(&self) {
+        let mut connection = PgConnection::connect(&self.url).await.unwrap();
+        sqlx::query("delete from semel.share").execute(&mut connection).await.unwrap();
+    }
+}
+
+impl Drop for Relays {
+    fn drop(&mut self) {
+        for child in self.running.iter_mut().flatten() {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
