@@ -76,7 +76,7 @@ impl Database for PostgresStore {
 
     async fn read(&self, what: &'static str, statement: Statement) -> Result<Vec<Row>, Failure> {
         if let Some(begin) = statement.begin {
-            let mut tx = self.pool().begin_with(begin).await.map_err(failure(what))?;
+            let mut tx = self.begin_as(begin).await?;
             let rows = fetch(&mut tx, &statement).await.map_err(failure(what))?;
             tx.commit().await.map_err(failure(what))?;
             return Ok(rows);

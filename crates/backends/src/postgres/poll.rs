@@ -53,6 +53,9 @@ pub struct PostgresSource {
     /// Kept from call to call; gone after an error. A call that is dropped leaves it here, so that
     /// whatever it had begun ends before the next one begins.
     connection: Arc<Mutex<Option<PoolConnection<Postgres>>>>,
+    /// Whether a call is under way, or was when it was dropped: then the connection may have a
+    /// transaction open that sqlx does not know of.
+    busy: bool,
     pub(super) server: String,
     pub(super) cursor: Cursor,
     pub(super) topic: Topic,
@@ -95,6 +98,7 @@ impl PostgresSource {
         Ok(Self {
             changes: store.changes(),
             connection: Arc::new(Mutex::new(Some(connection))),
+            busy: false,
             server,
             cursor,
             topic: Topic::from("outbox"),
@@ -114,21 +118,47 @@ impl PostgresSource {
     /// epochs and transaction ids mean nothing here.
     async fn connect(&mut self) -> Result<Option<Held>, Failure> {
         let mut held = Arc::clone(&self.connection).lock_owned().await;
+        if self.busy
+            && let Some(connection) = held.as_mut()
+            && sqlx::raw_sql("rollback").execute(&mut **connection).await.is_err()
+            && let Some(broken) = held.take()
+        {
+            drop(broken.detach());
+        }
         if held.is_none() {
             let mut connection = self.store.pool().acquire().await.map_err(failure("connect"))?;
             self.lost = cursor::identity(&mut connection).await? != self.server;
             *held = (!self.lost).then_some(connection);
         }
+        self.busy = true;
         Ok(OwnedMutexGuard::try_map(held, Option::as_mut).ok())
     }
 
     /// What came of a call; after an error, with another connection next time.
-    async fn keep_or_drop<T>(&self, held: Held, result: Result<T, Failure>) -> Result<T, Failure> {
+    async fn keep_or_drop<T>(
+        &mut self,
+        held: Held,
+        result: Result<T, Failure>,
+    ) -> Result<T, Failure> {
         drop(held);
-        if result.is_err() {
-            *self.connection.lock().await = None;
+        if result.is_err()
+            && let Some(broken) = self.connection.lock().await.take()
+        {
+            drop(broken.detach());
         }
+        self.busy = false;
         result
+    }
+}
+
+impl Drop for PostgresSource {
+    fn drop(&mut self) {
+        if self.busy
+            && let Ok(mut held) = self.connection.try_lock()
+            && let Some(connection) = held.take()
+        {
+            drop(connection.detach());
+        }
     }
 }
 

@@ -65,7 +65,19 @@ impl PostgresStore {
     /// # Errors
     /// `Unavailable` when there is no connection to be had.
     pub async fn begin(&self) -> Result<Transaction<'static, Postgres>, Failure> {
-        self.pool.begin().await.map_err(failure("begin a transaction"))
+        self.begin_as("begin").await
+    }
+
+    /// In a task of its own: if the caller is dropped half-way, sqlx would put a connection back
+    /// into the pool that has a transaction open and does not know it.
+    pub(super) async fn begin_as(
+        &self,
+        sql: &'static str,
+    ) -> Result<Transaction<'static, Postgres>, Failure> {
+        let pool = self.pool.clone();
+        let begun = tokio::spawn(async move { pool.begin_with(sql).await }).await;
+        let begun = begun.unwrap_or(Err(sqlx::Error::WorkerCrashed));
+        begun.map_err(failure("begin a transaction"))
     }
 
     /// Creates or upgrades the tables; says which migrations were applied.
@@ -124,7 +136,11 @@ impl PostgresStore {
         pipeline: &str,
         share: Share,
     ) -> Result<PostgresSource, Failure> {
-        PostgresSource::open(self.clone(), pipeline, share).await
+        // In a task of its own, for the same reason as a transaction.
+        let (store, pipeline) = (self.clone(), pipeline.to_owned());
+        let opened =
+            tokio::spawn(async move { PostgresSource::open(store, &pipeline, share).await });
+        opened.await.unwrap_or_else(|_| Err(failure("open the source")(sqlx::Error::WorkerCrashed)))
     }
 
     /// A new member of the group of relays that work on the pipeline of this name.

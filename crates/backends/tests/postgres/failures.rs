@@ -139,6 +139,29 @@ async fn events_put_aside_by_a_dropped_call_come_once() {
     assert_eq!(delivered_numbers(&relay.deliver_all(1).await), [1, 2]);
 }
 
+/// A connection that goes back to the pool has no transaction open, whenever a call was dropped.
+#[tokio::test]
+async fn dropped_calls_leave_no_transaction_behind() {
+    let database = database!();
+    // In a transaction that is open already, time stands still.
+    let is_open = async || {
+        let look = sqlx::raw_sql("select now() <> statement_timestamp()");
+        let row = look.fetch_one(database.store.pool()).await.unwrap();
+        sqlx::Row::get::<bool, _>(&row, 0)
+    };
+    for round in 0..300_u64 {
+        let wait = Duration::from_micros(round * 10);
+        drop(timeout(wait, database.store.begin()).await);
+        assert!(!is_open().await, "begin, after {wait:?}");
+        drop(timeout(wait, database.store.source("orders")).await);
+        assert!(!is_open().await, "source, after {wait:?}");
+        let mut source = database.store.source("orders").await.unwrap();
+        drop(timeout(wait, source.next_batch(Limit::default())).await);
+        drop(source);
+        assert!(!is_open().await, "next_batch, after {wait:?}");
+    }
+}
+
 /// A process may be stopped in the middle of a transaction, and never go on.
 #[tokio::test]
 async fn a_transaction_left_open_does_not_keep_the_next_owner_out() {
@@ -163,8 +186,6 @@ async fn a_transaction_left_open_does_not_keep_the_next_owner_out() {
     gate.rollback().await.unwrap();
     let next = timeout(Duration::from_secs(10), database.relay()).await;
     assert_eq!(delivered_numbers(&next.unwrap().deliver_all(10).await), [0, 1]);
-    let asked_again = relay.source.settle(&failed).await;
-    assert_eq!(asked_again.unwrap_err().fault(), Fault::Unavailable, "its connection is gone");
     assert!(!relay.source.settle(&failed).await.unwrap().is_held(), "somebody else has it");
 }
 

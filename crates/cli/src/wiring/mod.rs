@@ -202,7 +202,9 @@ async fn connect_sqlite(mut url: String, missing: Missing) -> Result<Box<dyn Dat
 
 #[cfg(feature = "postgres")]
 async fn connect_postgres(url: String) -> Result<Box<dyn Database>, Failure> {
-    Ok(Box::new(semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?))
+    let config = semel_backends::postgres::PostgresConfig::new(&url)?;
+    // Each share keeps one; they are opened when they are needed.
+    Ok(Box::new(config.connections(Share::MOST + 10).connect().await?))
 }
 
 #[cfg(feature = "mysql")]
