@@ -6,11 +6,16 @@ cargo_deny_version=0.20.2
 cargo_deny="$cache/cargo-deny-$cargo_deny_version/bin/cargo-deny"
 
 # "program:Debian package", with | between packages of which the first that exists will do
-build_programs=(cc:build-essential cmake:cmake pgrep:procps)
+build_programs=(cc:build-essential cmake:cmake make:make perl:perl pgrep:procps)
+# Verifies signatures with code we did not write.
+reading_programs=(python3:python3)
 browser_programs=(
   "chromium:chromium|chromium-browser"
   "chromedriver:chromium-driver|chromium-chromedriver"
 )
+
+# OpenSSL's build needs more of Perl than every system has.
+have_perl() { perl -MFile::Compare -MFindBin -MIPC::Cmd -e 1 2>/dev/null; }
 
 set_up_for_check() {
   missing_of "${build_programs[@]}" shellcheck:shellcheck | install_programs
@@ -18,7 +23,10 @@ set_up_for_check() {
 }
 
 set_up_for_tests() {
-  { missing_of "${build_programs[@]}" "${browser_programs[@]}" && each_server lacks; } | install_programs
+  {
+    missing_of "${build_programs[@]}" "${reading_programs[@]}" "${browser_programs[@]}"
+    each_server lacks
+  } | install_programs
   each_server set_up
 }
 
