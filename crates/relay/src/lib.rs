@@ -31,7 +31,7 @@
 //! | `circuit.rs` | outages: stop sending, probe, go on |
 //! | `alert.rs` | dead letters are told to somebody |
 //! | `consume.rs` | a handler as a sink, inside the inbox transaction |
-//! | `group.rs` | several relays for one pipeline |
+//! | `group/` | several relays for one pipeline |
 //! | `routed.rs` | topics, by a template |
 //! | `settings.rs`, `stop.rs`, `metrics.rs` | knobs, shutdown, numbers |
 

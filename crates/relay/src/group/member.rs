@@ -1,97 +1,20 @@
-//! Several relays for one pipeline: this one's part in the group.
-//!
-//! Every half second or so a member takes a turn: it gives back what it has finished with, renews
-//! its leases, and claims what the plan gives it. Between turns it runs one relay per share it
-//! holds. A member that cannot reach the store for as long as its lease stops working at once:
-//! somebody else may have begun.
+//! One process in the group, while it runs: its turns, and the relays of the shares it holds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use semel_core::coordination::{Coordination, Coordinator, Holder, Plan, Share, Standing};
 use semel_core::{Failure, Fault};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::relay::{Relay, Report};
+use super::{Group, OpenShare};
+use crate::relay::Report;
 use crate::stop::{Level, Stop, Stopper};
 
-/// Runs a relay for each share of a pipeline that falls to this process.
-///
-/// ```
-/// use semel_core::coordination::Coordination;
-/// use semel_core::memory::{MemoryBroker, MemoryDatabase, MemoryGroup};
-/// use semel_relay::{Group, Relay, Stop};
-/// use std::time::Duration;
-///
-/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
-/// let (database, broker) = (MemoryDatabase::new(), MemoryBroker::new());
-/// let member = MemoryGroup::new().join("orders", 1, Duration::from_secs(10));
-/// let group = Group::new("orders", member, Coordination::Leader, move |_share| {
-///     let (source, sink) = (database.source(), broker.clone());
-///     async move { Ok(Relay::new("orders", source, sink)) }
-/// });
-/// assert_eq!(group.drain(Stop::never()).await?.published, 0);
-/// # Ok::<(), semel_core::Failure>(()) }).unwrap();
-/// ```
-pub struct Group {
-    name: String,
-    coordinator: Box<dyn Coordinator>,
-    coordination: Coordination,
-    open: OpenShare,
-}
-
-type OpenShare = Arc<dyn Fn(Share) -> BoxFuture<'static, Result<Relay, Failure>> + Send + Sync>;
-
-impl Group {
-    /// A member of a group; `open` makes the relay of a share, taking it over from whoever had it.
-    pub fn new<F>(
-        name: impl Into<String>,
-        coordinator: impl Coordinator + 'static,
-        coordination: Coordination,
-        open: impl Fn(Share) -> F + Send + Sync + 'static,
-    ) -> Self
-    where
-        F: Future<Output = Result<Relay, Failure>> + Send + 'static,
-    {
-        Self {
-            name: name.into(),
-            coordinator: Box::new(coordinator),
-            coordination,
-            open: Arc::new(move |share| open(share).boxed()),
-        }
-    }
-
-    /// Runs until it is stopped; then what is in flight is finished and everything given back.
-    ///
-    /// # Errors
-    /// `Misconfigured` when a source or sink cannot work as it is set up, or when others split the
-    /// pipeline in another way. Outages are not errors.
-    pub async fn run(self, stop: Stop) -> Result<Report, Failure> {
-        Member::new(self, stop, false).run().await
-    }
-
-    /// Runs until nothing is ready or waiting for a retry in any share, or until it is stopped.
-    ///
-    /// # Errors
-    /// As for [`Group::run`]; `Transient` when another relay holds a share and keeps it.
-    pub async fn drain(self, stop: Stop) -> Result<Report, Failure> {
-        Member::new(self, stop, true).run().await
-    }
-}
-
-impl fmt::Debug for Group {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
 /// One process in the group, while it runs.
-struct Member {
+pub(super) struct Member {
     name: String,
     coordination: Coordination,
     open: OpenShare,
@@ -142,7 +65,7 @@ struct Turn {
 }
 
 impl Member {
-    fn new(group: Group, stop: Stop, drains: bool) -> Self {
+    pub(super) fn new(group: Group, stop: Stop, drains: bool) -> Self {
         let Group { name, coordinator, coordination, open } = group;
         let now = Instant::now();
         Self {
@@ -169,7 +92,7 @@ impl Member {
         }
     }
 
-    async fn run(mut self) -> Result<Report, Failure> {
+    pub(super) async fn run(mut self) -> Result<Report, Failure> {
         while !self.is_done() {
             self.start_turn();
             self.wait().await;
@@ -281,7 +204,14 @@ impl Member {
             Ok(share) => share,
             Err(failure) => return self.give_up_all(failure),
         };
-        tracing::info!(pipeline = self.name, "took over share {} of {of}", number + 1);
+        match of {
+            1 => tracing::info!(pipeline = self.name, "this relay has the pipeline now"),
+            _ => tracing::info!(
+                pipeline = self.name,
+                "this relay has share {} of {of} now",
+                number + 1
+            ),
+        }
         let (stopper, mut stop) = Stop::new();
         let (opening, drains) = ((self.open)(share), self.drains);
         self.last_worker += 1;
@@ -360,7 +290,7 @@ impl Member {
     fn tell_who_leads(&mut self, standing: &Standing, claimed: &[u32]) {
         let leads = !claimed.is_empty() || standing.shares.contains(&Holder::Me);
         if self.leads != Some(leads) && !leads {
-            tracing::info!(pipeline = self.name, "standing by: others hold every share");
+            tracing::info!(pipeline = self.name, "standing by: another relay has the pipeline");
         }
         self.leads = Some(leads);
     }
