@@ -60,7 +60,7 @@ impl KafkaConfig {
             format: Format::default(),
             max_message_bytes: 1_048_588,
             buffer_bytes: 16 * 1024 * 1024,
-            patience: Duration::from_secs(30),
+            patience: Duration::from_secs(25),
         })
     }
 
@@ -130,7 +130,8 @@ impl KafkaConfig {
         self
     }
 
-    /// How long to wait for a confirmation before it counts as an outage; 30 seconds unless set.
+    /// How long to wait for a confirmation before it counts as an outage; 25 seconds unless
+    /// set, which is less than a relay waits.
     /// Until then librdkafka tries again by itself, without duplicates.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
