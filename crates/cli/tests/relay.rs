@@ -82,6 +82,63 @@ fn standard_output_has_events_and_nothing_else() {
 }
 
 #[test]
+fn events_are_routed_by_templates_and_chosen_by_type() {
+    let shop = Shop::new();
+    shop.configure(
+        "topic = \"shop.{aggregate_type|upper}.{event_type|kebab}\"\n\
+         key = \"{header.tenant|default:none}/{aggregate_id}\"\nevent_types = [\"Order*\"]\n\
+         headers = { source = \"shop\", tenant = \"{header.tenant|default:none|upper}\" }",
+    );
+    shop.insert("42", "1");
+    let paid = ["--aggregate-type", "order", "--aggregate-id", "42", "--type", "Paid"];
+    shop.expect(0, &[&["send", "--database", "sqlite://shop.db"][..], &paid].concat());
+    shop.expect(0, &["relay", "--drain"]);
+    let [event] = &shop.published()[..] else { panic!("one event is wanted") };
+    assert_eq!(event["topic"], "shop.ORDER.order-placed");
+    assert_eq!(event["key"], "none/42");
+    assert_eq!(event["headers"], serde_json::json!({ "source": "shop", "tenant": "NONE" }));
+    let status = shop.json(&["status"]);
+    assert_eq!((&status[0]["pending"], &status[0]["published"]), (&0.into(), &2.into()));
+}
+
+#[test]
+fn coming_from_debezium_topics_keep_their_names() {
+    let shop = Shop::new();
+    shop.configure("routing = \"debezium\"");
+    shop.insert("42", "1");
+    shop.expect(0, &["relay", "--drain"]);
+    let [event] = &shop.published()[..] else { panic!("one event") };
+    assert_eq!((&event["topic"], &event["key"]), (&"outbox.event.order".into(), &"42".into()));
+    assert_eq!(event["headers"]["id"], event["id"]);
+}
+
+#[test]
+fn one_pipeline_feeds_several_sinks() {
+    let shop = Shop::new();
+    shop.write_config(
+        "[source.orders]\nurl = \"sqlite://shop.db\"\n\
+         [sink.one]\ntype = \"file\"\npath = \"one.ndjson\"\n\
+         [sink.two]\ntype = \"file\"\npath = \"two.ndjson\"\n\
+         [pipeline.orders]\nfrom = \"orders\"\nto = [\"one\", \"two\"]\n",
+    );
+    for number in 0..250 {
+        shop.insert(&(number % 3).to_string(), &number.to_string());
+    }
+    shop.expect(0, &["relay", "--drain"]);
+    let read = |name: &str| lines(&fs::read_to_string(shop.file(name)).unwrap());
+    let of_lane = |events: &[Value], lane: &str| {
+        let lane = events.iter().filter(|event| event["key"] == lane).cloned();
+        payloads(&lane.collect::<Vec<_>>())
+    };
+    let (one, two) = (read("one.ndjson"), read("two.ndjson"));
+    assert_eq!((one.len(), two.len()), (250, 250));
+    for (rest, lane) in ["0", "1", "2"].iter().enumerate() {
+        let expected: Vec<i64> = (0..250).filter(|number| number % 3 == rest as i64).collect();
+        assert_eq!((of_lane(&one, lane), of_lane(&two, lane)), (expected.clone(), expected));
+    }
+}
+
+#[test]
 fn a_dead_letter_holds_its_aggregate_until_it_is_retried_or_discarded() {
     let shop = Shop::new();
     shop.configure("topic = \"{header.tenant}\"");

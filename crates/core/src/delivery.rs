@@ -56,6 +56,8 @@ impl fmt::Display for Topic {
 pub struct Message {
     /// Where it goes; for a consumer, where it came from.
     pub topic: Topic,
+    /// What the broker keeps together, if not the aggregate id; see [`Message::key`].
+    pub key: Option<Arc<str>>,
     /// The event itself.
     pub event: Arc<Event>,
     /// 1 for the first attempt. An outage does not count.
@@ -65,7 +67,14 @@ pub struct Message {
 impl Message {
     /// The first attempt at an event.
     pub fn first(topic: impl Into<Topic>, event: impl Into<Arc<Event>>) -> Self {
-        Self { topic: topic.into(), event: event.into(), attempt: 1 }
+        Self { topic: topic.into(), key: None, event: event.into(), attempt: 1 }
+    }
+
+    /// What the broker keeps together and in order, where it has keys: the aggregate id, unless the
+    /// route says else.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.key.as_deref().unwrap_or(&self.event.aggregate_id)
     }
 }
 

@@ -108,6 +108,19 @@ impl Failure {
         self
     }
 
+    /// Says where it happened, in front of what happened.
+    ///
+    /// ```
+    /// # use semel_core::Failure;
+    /// let failure = Failure::unavailable("E-DOWN", "no answer").at("sink audit");
+    /// assert_eq!(failure.to_string(), "sink audit: no answer");
+    /// ```
+    #[must_use]
+    pub fn at(mut self, place: &str) -> Self {
+        self.0.what = format!("{place}: {}", self.0.what);
+        self
+    }
+
     /// Adds how long the other side asks to be left alone: the next attempt is made no earlier,
     /// whatever the schedule says.
     #[must_use]

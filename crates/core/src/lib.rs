@@ -54,7 +54,7 @@ pub use jiff::Timestamp;
 pub use lane::{Lane, LaneKey};
 pub use outbox::OutboxWriter;
 pub use retry::{Decision, Schedule};
-pub use route::{Route, TopicTemplate};
+pub use route::{Route, Routing, TopicTemplate};
 pub use secret::Secret;
 pub use sink::{Published, Sink, Verdict};
 pub use source::{Batch, Guarantees, Limit, Source};

@@ -32,13 +32,15 @@
 //! | `alert.rs` | dead letters are told to somebody |
 //! | `consume.rs` | a handler as a sink, inside the inbox transaction |
 //! | `group/` | several relays for one pipeline |
-//! | `routed.rs` | topics, by a template |
+//! | `routed.rs` | where each message goes |
+//! | `fanout.rs` | several sinks as one |
 //! | `settings.rs`, `stop.rs`, `metrics.rs` | knobs, shutdown, numbers |
 
 mod alert;
 mod circuit;
 mod conductor;
 mod consume;
+mod fanout;
 mod group;
 mod lanes;
 mod metrics;
@@ -51,6 +53,7 @@ mod stop;
 mod verdict;
 
 pub use consume::{Consumer, Handler, handler_fn};
+pub use fanout::Fanout;
 pub use group::Group;
 #[cfg(feature = "mutants")]
 pub use mutation::Mutation;

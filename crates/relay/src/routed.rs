@@ -1,11 +1,14 @@
-//! Gives each message its topic on the way to the sink.
+//! Addresses each message on the way to the sink.
 
 use std::collections::HashSet;
 
 use async_trait::async_trait;
 use semel_core::{Failure, LaneKey, Message, Published, Route, Sink, TopicTemplate, Verdict};
 
-/// A sink behind a route: events the route cannot place are refused, and their lane waits.
+use crate::verdict::stop_lanes_at_failures;
+
+/// A sink behind a route. What is not meant for the sink is passed over; events the route cannot
+/// place are refused, and their lane waits.
 ///
 /// ```
 /// use semel_core::memory::MemoryBroker;
@@ -38,46 +41,51 @@ impl<S: Sink, R: Route> Routed<S, R> {
         Self { sink, route }
     }
 
-    fn place(&self, message: &Message) -> Result<Message, Failure> {
-        let topic = self.route.topic(&message.event)?;
-        Ok(Message { topic, ..message.clone() })
-    }
-
-    /// Publishes what can be placed; a lane stops at its first message that cannot.
-    async fn publish_placeable(&self, batch: &[Message]) -> Published {
+    /// What goes to the sink; and, for the messages that do not, what becomes of them instead.
+    /// A lane stops at its first message that cannot be placed.
+    fn place(&self, batch: &[Message]) -> (Vec<Message>, Vec<Option<Verdict>>) {
         let mut stuck: HashSet<LaneKey> = HashSet::new();
         let mut placed = Vec::with_capacity(batch.len());
-        let mut refusals = Vec::with_capacity(batch.len());
+        let mut decided = Vec::with_capacity(batch.len());
         for message in batch {
-            let lane = message.event.lane_key();
-            refusals.push(if stuck.contains(&lane) {
-                Some(Verdict::Behind)
-            } else {
-                self.place(message).map(|message| placed.push(message)).err().map(|failure| {
-                    stuck.insert(lane);
-                    Verdict::Failed(failure)
-                })
+            let is_stuck = !stuck.is_empty() && stuck.contains(&message.event.lane_key());
+            decided.push(match self.route.route(message) {
+                _ if is_stuck => Some(Verdict::Behind),
+                Ok(Some(message)) => {
+                    placed.push(message);
+                    None
+                }
+                Ok(None) => Some(Verdict::Confirmed),
+                Err(failure) => {
+                    stuck.insert(message.event.lane_key());
+                    Some(Verdict::Failed(failure))
+                }
             });
         }
-        let mut verdicts = match self.sink.publish(&placed).await {
-            Published::All => vec![Verdict::Confirmed; placed.len()].into_iter(),
-            Published::Each(verdicts) => verdicts.into_iter(),
-            none @ Published::None(_) => return none,
-        };
-        let merged = refusals.into_iter().filter_map(|refusal| refusal.or_else(|| verdicts.next()));
-        Published::Each(merged.collect())
+        (placed, decided)
     }
 }
 
 #[async_trait]
 impl<S: Sink, R: Route> Sink for Routed<S, R> {
     async fn publish(&self, batch: &[Message]) -> Published {
-        let placed: Result<Vec<Message>, Failure> =
-            batch.iter().map(|message| self.place(message)).collect();
-        match placed {
-            Ok(placed) => self.sink.publish(&placed).await,
-            Err(_) => self.publish_placeable(batch).await,
+        let (placed, decided) = self.place(batch);
+        if placed.len() == batch.len() {
+            return self.sink.publish(&placed).await;
         }
+        let published =
+            if placed.is_empty() { Published::All } else { self.sink.publish(&placed).await };
+        let verdicts = match published {
+            Published::All => vec![Verdict::Confirmed; placed.len()],
+            Published::Each(verdicts) => verdicts,
+            none @ Published::None(_) => return none,
+        };
+        let mut verdicts = verdicts.into_iter();
+        let mut answer = || verdicts.next().unwrap_or(Verdict::Behind);
+        let mut merged: Vec<_> =
+            decided.into_iter().map(|verdict| verdict.unwrap_or_else(&mut answer)).collect();
+        stop_lanes_at_failures(batch, &mut merged);
+        Published::Each(merged)
     }
 
     async fn check(&self) -> Result<(), Failure> {

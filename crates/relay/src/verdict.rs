@@ -114,6 +114,22 @@ impl Judge<'_> {
     }
 }
 
+/// Nothing counts as confirmed behind a message of its lane that failed.
+pub(crate) fn stop_lanes_at_failures(batch: &[Message], verdicts: &mut [Verdict]) {
+    if verdicts.iter().all(|verdict| *verdict == Verdict::Confirmed) {
+        return;
+    }
+    let mut stopped: LaneMap<()> = LaneMap::default();
+    for (message, verdict) in batch.iter().zip(verdicts) {
+        let lane = message.event.lane_key();
+        if stopped.contains_key(&lane) {
+            *verdict = Verdict::Behind;
+        } else if *verdict != Verdict::Confirmed {
+            stopped.insert(lane, ());
+        }
+    }
+}
+
 impl Judgement {
     pub(crate) fn settle(&mut self, held: &Held, outcome: Outcome) {
         self.settled.push((Settlement { receipt: held.tag.receipt, outcome }, held.tag.bytes));

@@ -34,7 +34,7 @@ impl Record {
         }
         let value = format.body(&message.event);
         let mut headers = Some(OwnedHeaders::new_with_capacity(16));
-        let (mut count, mut bytes) = (0, field(&message.event.aggregate_id) + field(&value));
+        let (mut count, mut bytes) = (0, field(message.key()) + field(&value));
         format.headers(&message.event, Binding::Kafka, &mut |key, value| {
             count += 1;
             bytes += field(key) + field(value);

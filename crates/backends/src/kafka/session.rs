@@ -169,7 +169,7 @@ impl Session {
                 continue;
             }
             let record = BaseRecord::with_opaque_to(message.topic.as_str(), ticket)
-                .key(&message.event.aggregate_id)
+                .key(message.key())
                 .payload(&value[..])
                 .headers(headers);
             if let Err((error, record)) = producer.send(record) {

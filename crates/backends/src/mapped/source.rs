@@ -186,7 +186,12 @@ impl MappedSource {
             let lane = (event.aggregate_type.clone(), event.aggregate_id.clone());
             flights.insert(self.last_receipt, Flight { row_id, lane, parked });
             deliveries.push(Delivery {
-                message: Message { topic: self.topic.clone(), event, attempt: attempts + 1 },
+                message: Message {
+                    topic: self.topic.clone(),
+                    key: None,
+                    event,
+                    attempt: attempts + 1,
+                },
                 receipt: Receipt(self.last_receipt),
             });
         }

@@ -201,7 +201,7 @@ impl MysqlSource {
         }
         let topic = self.topic.clone();
         let delivery = |position, event, attempts: u32| Delivery {
-            message: Message { topic: topic.clone(), event, attempt: attempts + 1 },
+            message: Message { topic: topic.clone(), key: None, event, attempt: attempts + 1 },
             receipt: Receipt(position),
         };
         let mut deliveries = Vec::with_capacity(round.count);

@@ -50,13 +50,14 @@ enum Content<'a> {
 }
 
 impl<'a> Line<'a> {
-    fn of(Message { topic, event, .. }: &'a Message) -> Self {
+    fn of(message: &'a Message) -> Self {
+        let Message { topic, event, .. } = message;
         let content_type = event.payload.content_type();
         let payload = readable(&event.payload);
         Self {
             id: event.id,
             topic: topic.as_str(),
-            key: &event.aggregate_id,
+            key: message.key(),
             aggregate_type: &event.aggregate_type,
             aggregate_id: &event.aggregate_id,
             event_type: &event.event_type,

@@ -273,7 +273,8 @@ impl PostgresSource {
     }
 
     fn delivery(&self, receipt: u64, event: Arc<Event>, attempts: u32) -> Delivery {
-        let message = Message { topic: self.topic.clone(), event, attempt: attempts + 1 };
+        let message =
+            Message { topic: self.topic.clone(), key: None, event, attempt: attempts + 1 };
         Delivery { message, receipt: Receipt(receipt) }
     }
 }

@@ -357,7 +357,7 @@ impl SqliteSource {
         self.unsure = false;
         let topic = self.topic.clone();
         let delivery = |seq, event, attempts: u32| Delivery {
-            message: Message { topic: topic.clone(), event, attempt: attempts + 1 },
+            message: Message { topic: topic.clone(), key: None, event, attempt: attempts + 1 },
             receipt: Receipt(seq),
         };
         let mut deliveries = Vec::with_capacity(round.count);

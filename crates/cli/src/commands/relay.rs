@@ -3,14 +3,14 @@
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
-use semel_core::{Event, Failure, Route, Topic, TopicTemplate};
-use semel_relay::{Group, Relay, Report, Routed, Stop};
+use semel_core::Failure;
+use semel_relay::{Fanout, Group, Relay, Report, Routed, Stop};
 use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
 
 use super::retention;
 use crate::args::RelayOptions;
-use crate::config::{Config, Pipeline, Retention, Team};
+use crate::config::{Config, Pipeline, Retention, Sink, Team};
 use crate::exit::{Exit, Problem};
 use crate::signals::requests_to_end;
 use crate::wiring::{Database, Missing};
@@ -72,7 +72,7 @@ async fn connect(
     retention: Option<Retention>,
     upkeep: &mut JoinSet<()>,
 ) -> Result<Group, Failure> {
-    let Pipeline { name, source, sink, topic, settings, team, alert, payload_limit } = pipeline;
+    let Pipeline { name, source, sinks, routing, settings, team, alert } = pipeline;
     let url = source.url.reveal().to_owned();
     let database: Arc<dyn Database> = (source.kind.connect)(url, Missing::Refuse).await?.into();
     database.tables().await?.check()?;
@@ -83,7 +83,7 @@ async fn connect(
     }
     let Team { coordination, lease } = team;
     let member = database.member(&name, coordination.shares(), lease)?;
-    let sink = Arc::new(Routed::by((sink.connect)().await?, Admitted { topic, payload_limit }));
+    let sink = Arc::new(Routed::by(connect_all(&sinks).await?, routing));
     let alert = match alert {
         Some(alert) => Some((alert.connect)().await?),
         None => None,
@@ -106,24 +106,16 @@ async fn connect(
     }))
 }
 
-/// The topic of events that are not too large.
-struct Admitted {
-    topic: TopicTemplate,
-    payload_limit: Option<usize>,
-}
-
-impl Route for Admitted {
-    fn topic(&self, event: &Event) -> Result<Topic, Failure> {
-        let size = event.payload.bytes().len();
-        match self.payload_limit {
-            Some(limit) if size > limit => Err(Failure::refused(
-                "E-PAYLOAD-LIMIT",
-                format!("the payload has {size} bytes, the limit is {limit}"),
-            )
-            .with_fix("raise payload in [limits] and retry it, or discard it")),
-            _ => self.topic.topic(event),
-        }
+/// The sink, or several as one.
+async fn connect_all(sinks: &[Sink]) -> Result<Arc<dyn semel_core::Sink>, Failure> {
+    if let [only] = sinks {
+        return (only.connect)().await;
     }
+    let mut all = Fanout::new();
+    for sink in sinks {
+        all = all.with(&sink.name, (sink.connect)().await?);
+    }
+    Ok(Arc::new(all))
 }
 
 /// Logs what a relay did; says how many dead letters it made.

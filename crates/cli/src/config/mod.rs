@@ -17,12 +17,13 @@
 //! | `tree.rs` | the file and the environment as one tree |
 //! | `document.rs`, `section.rs` | tables read key by key, mistakes collected |
 //! | `values.rs`, `variables.rs`, `words.rs` | what strings mean |
-//! | `pipeline.rs`, `mapping.rs`, `retry.rs`, `team.rs`, `upkeep.rs` | what the keys are |
+//! | `pipeline.rs`, `mapping.rs`, `routing.rs`, `retry.rs`, `team.rs`, `upkeep.rs` | what the keys are |
 
 mod document;
 mod mapping;
 mod pipeline;
 mod retry;
+mod routing;
 mod section;
 mod team;
 #[cfg(test)]
@@ -38,7 +39,7 @@ use std::path::Path;
 use semel_core::Failure;
 
 use self::document::{Document, Environment, Mistakes};
-pub(crate) use self::pipeline::Pipeline;
+pub(crate) use self::pipeline::{Pipeline, Sink};
 use self::pipeline::{read_pipeline, read_sink, read_source};
 pub(crate) use self::section::Section;
 pub(crate) use self::team::Team;

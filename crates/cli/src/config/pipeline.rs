@@ -6,36 +6,37 @@ use std::time::Duration;
 
 use semel_backends::mapped::Mapping;
 use semel_core::coordination::Coordination;
-use semel_core::{Schedule, Secret, TopicTemplate};
+use semel_core::{Routing, Schedule, Secret};
 use semel_relay::Settings;
 
 use super::mapping::read_mapping;
 use super::retry::read_retry;
+use super::routing::read_routing;
 use super::team::{Team, read_team};
 use super::{Limits, Section, hint};
-use crate::wiring::{ConnectSink, DatabaseKind, SINKS, is_left_out, shown};
+use crate::wiring::{ConnectSink, DatabaseKind, SINKS, SinkKind, is_left_out, shown};
 
-/// A way from a source to a sink.
+/// A way from a source to its sinks.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     pub(crate) name: String,
     pub(crate) source: Source,
-    pub(crate) sink: Sink,
-    pub(crate) topic: TopicTemplate,
+    /// All of them get each event; there is at least one.
+    pub(crate) sinks: Vec<Sink>,
+    pub(crate) routing: Routing,
     pub(crate) settings: Settings,
     /// How several relays divide it.
     pub(crate) team: Team,
     /// Who is told about dead letters.
     pub(crate) alert: Option<Sink>,
-    /// Events with more bytes of payload become dead letters.
-    pub(crate) payload_limit: Option<usize>,
 }
 
 impl Pipeline {
     /// Where to look when something is wrong with it.
     pub(crate) fn place(&self) -> String {
         let (name, url) = (&self.name, shown(self.source.url.reveal()));
-        format!("pipeline.{name} (from {url} to sink.{})", self.sink.name)
+        let sinks: Vec<_> = self.sinks.iter().map(|sink| format!("sink.{}", sink.name)).collect();
+        format!("pipeline.{name} (from {url} to {})", sinks.join(" and "))
     }
 }
 
@@ -55,8 +56,7 @@ pub(crate) struct Source {
 pub(crate) struct Sink {
     pub(crate) name: String,
     pub(crate) connect: ConnectSink,
-    /// When it is tried again, unless the pipeline says else.
-    schedule: fn() -> Schedule,
+    kind: &'static SinkKind,
 }
 
 impl fmt::Debug for Sink {
@@ -98,7 +98,7 @@ pub(super) fn read_sink(section: &mut Section<'_>) -> Option<Sink> {
         return None;
     };
     let connect = (found.parse)(section)?;
-    Some(Sink { name: section.name().to_owned(), connect, schedule: found.schedule })
+    Some(Sink { name: section.name().to_owned(), connect, kind: found })
 }
 
 pub(super) fn read_pipeline(
@@ -108,14 +108,15 @@ pub(super) fn read_pipeline(
     limits: &Limits,
 ) -> Option<Pipeline> {
     let source = find(section, "from", "source", sources);
-    let sink = find(section, "to", "sink", sinks);
-    let topic = read_topic(section);
-    let usual = sink.as_ref().map_or(Schedule::broker as fn() -> Schedule, |sink| sink.schedule);
+    let to = read_sinks(section, sinks);
+    let kinds: Vec<_> = to.iter().flatten().map(|sink| sink.kind).collect();
+    let routing = read_routing(section, &kinds, limits);
+    let usual = kinds.first().map_or(Schedule::broker as fn() -> Schedule, |kind| kind.schedule);
     let retry = read_retry(section, usual);
     let team = read_team(section);
     let alert =
         section.optional("alert").and_then(|name| named(section, "alert", "sink", &name, sinks));
-    let (source, sink, topic, retry) = (source?, sink?, topic?, retry?);
+    let (source, sinks, routing, retry) = (source?, to?, routing?, retry?);
 
     let usual = Settings::default();
     let batch_events = source.batch.unwrap_or(usual.batch_events);
@@ -143,20 +144,29 @@ pub(super) fn read_pipeline(
     if source.mapping.is_some() && team.coordination != Coordination::Leader {
         section.wrong("coordination", "a mapped table can only have a leader");
     }
-    let (name, payload_limit) = (section.name().to_owned(), limits.payload);
-    Some(Pipeline { name, source, sink, topic, settings, team, alert, payload_limit })
+    let name = section.name().to_owned();
+    Some(Pipeline { name, source, sinks, routing, settings, team, alert })
 }
 
-fn read_topic(section: &mut Section<'_>) -> Option<TopicTemplate> {
-    match section.optional("topic").map(|topic| topic.parse::<TopicTemplate>()) {
-        None => Some(TopicTemplate::default()),
-        Some(Ok(topic)) => Some(topic),
-        Some(Err(failure)) => {
-            let fix = failure.fix().unwrap_or_default();
-            section.wrong("topic", &format!("{failure}; {fix}"));
-            None
+/// `to = "out"`, or several: `to = ["out", "audit"]`.
+fn read_sinks(
+    section: &mut Section<'_>,
+    sinks: &BTreeMap<String, Option<Sink>>,
+) -> Option<Vec<Sink>> {
+    if !section.holds_list("to") {
+        return Some(vec![find(section, "to", "sink", sinks)?]);
+    }
+    let names = section.list("to")?;
+    if names.is_empty() {
+        section.wrong("to", "needs a sink");
+    }
+    for (place, name) in names.iter().enumerate() {
+        if names[..place].contains(name) {
+            section.wrong("to", &format!("{name:?} is there twice"));
         }
     }
+    let found = names.iter().map(|name| named(section, "to", "sink", name, sinks));
+    found.collect::<Vec<_>>().into_iter().collect()
 }
 
 /// What a key of a pipeline refers to.

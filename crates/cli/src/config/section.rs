@@ -193,6 +193,13 @@ impl<'a> Section<'a> {
         Section::new(path, self.name, table, &node.origin, self.notes).read(read)
     }
 
+    /// All keys with their strings, where the keys are the user's own.
+    pub(crate) fn entries(&mut self) -> Vec<(String, String)> {
+        self.skip_the_rest();
+        let text = |(key, node): (&String, &Node)| Some((key.clone(), self.text(key, node)?));
+        self.table.iter().filter_map(text).collect()
+    }
+
     /// Says what is wrong with the value of a key.
     pub(crate) fn wrong(&self, key: &str, why: &str) {
         let origin = self.table.get(key).map_or(self.origin, |node| &node.origin);

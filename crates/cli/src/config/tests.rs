@@ -42,13 +42,13 @@ fn pipeline(more: &str) -> Pipeline {
 fn the_smallest_file_is_enough() {
     let config = parse(SMALLEST).unwrap();
     let [pipeline] = &config.pipelines[..] else { panic!("one pipeline") };
-    assert_eq!((&*pipeline.name, &*pipeline.sink.name), ("orders", "out"));
+    assert_eq!((&*pipeline.name, &*pipeline.sinks[0].name), ("orders", "out"));
     assert_eq!(pipeline.source.url.reveal(), "sqlite://shop.db");
     let settings = &pipeline.settings;
     assert_eq!((settings.batch_events, settings.in_flight_events), (100, 1000));
     assert_eq!(settings.poll_interval, Duration::from_millis(100));
     assert_eq!((&settings.schedule, settings.on_dead), (&Schedule::broker(), OnDead::ParkLane));
-    assert_eq!((config.retention, pipeline.payload_limit), (None, None));
+    assert_eq!(config.retention, None);
     assert!(config.pipeline(None).is_ok() && config.pipeline(Some("orders")).is_ok());
     assert!(config.pipeline(Some("order")).is_err());
 }
@@ -71,7 +71,7 @@ chunk = 10
     let pipeline = &config.pipelines[0];
     let settings = &pipeline.settings;
     assert_eq!((settings.batch_events, settings.in_flight_events), (5000, 6000));
-    assert_eq!((settings.in_flight_bytes, pipeline.payload_limit), (1 << 20, Some(512 << 10)));
+    assert_eq!(settings.in_flight_bytes, 1 << 20);
     assert_eq!(settings.poll_interval, Duration::from_secs(2));
     let waits = [0, 3, 3, 3].map(Duration::from_secs).to_vec();
     assert_eq!((&settings.schedule, settings.on_dead), (&Schedule::new(waits), OnDead::SkipEvent));
@@ -185,7 +185,7 @@ topic = \"{aggregate}\"
         "f:2  [source.orders] has no key \"ulr\"; did you mean \"url\"?",
         "f:4  [sink.out] type: there is no sink of type \"fiel\"; did you mean \"file\"?",
         "f:7  [pipeline.orders] from: there is no [source.order]; did you mean \"orders\"?",
-        "f:9  [pipeline.orders] topic: topic template \"{aggregate}\": unknown field \
+        "f:9  [pipeline.orders] topic: template \"{aggregate}\": unknown field \
          \"aggregate\"; write text with",
         "f:10  there is no section \"pipelin\"; did you mean \"pipeline\"?",
     ];
@@ -289,6 +289,51 @@ fn mistakes_of_what_is_seldom_said_say_what_to_write() {
             "f:10  [retention] chunk: must be from 1 to 100000, not 0",
         ),
         (format!("limits = 3\n{SMALLEST}"), "f:1  limits: must be a section"),
+    ];
+    check(&cases);
+}
+
+#[test]
+fn mistakes_of_routing_are_found_before_the_first_event() {
+    let more = |line: &str| format!("{SMALLEST}{line}\n");
+    let to = |value: &str| SMALLEST.replace("to = \"out\"", &format!("to = {value}"));
+    let cases = [
+        (
+            more("topic = \"{event_type|shout}\""),
+            "f:9  [pipeline.orders] topic: template \"{event_type|shout}\": unknown filter",
+        ),
+        (more("key = \"{aggregate\""), "f:9  [pipeline.orders] key: template \"{aggregate\": a {"),
+        (
+            more("headers = { tenant = \"{tenant}\" }"),
+            "f:9  [pipeline.orders.headers] tenant: template \"{tenant}\": unknown field",
+        ),
+        (
+            more("headers = { tenant = 7 }"),
+            "f:9  [pipeline.orders.headers] tenant: must be a string, not an integer",
+        ),
+        (
+            more("event_types = [\"*Placed\"]"),
+            "f:9  [pipeline.orders] event_types: pattern \"*Placed\": a * may only stand at the end",
+        ),
+        (
+            more("aggregate_types = []"),
+            "f:9  [pipeline.orders] aggregate_types: an empty list would pass over every event",
+        ),
+        (
+            more("routing = \"debezum\""),
+            "f:9  [pipeline.orders] routing: \"debezum\" is not known; did you mean \"debezium\"?",
+        ),
+        (to("[]"), "f:8  [pipeline.orders] to: needs a sink"),
+        (to("[\"out\", \"out\"]"), "f:8  [pipeline.orders] to: \"out\" is there twice"),
+        (to("[\"out\", \"oat\"]"), "f:8  [pipeline.orders] to: there is no [sink.oat]; did you"),
+        #[cfg(feature = "kafka")]
+        (
+            more("topic = \"shop events\"").replace(
+                "type = \"file\"\npath = \"events.ndjson\"",
+                "type = \"kafka\"\nbrokers = \"b:9092\"",
+            ),
+            "f:9  [pipeline.orders] topic: a topic of kafka cannot hold ' '",
+        ),
     ];
     check(&cases);
 }

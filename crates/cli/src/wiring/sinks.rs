@@ -19,6 +19,8 @@ pub(crate) struct SinkKind {
     pub(crate) summary: &'static str,
     /// When it is tried again, unless the pipeline says else.
     pub(crate) schedule: fn() -> Schedule,
+    /// Which characters its topics may hold.
+    pub(crate) topic_may_hold: fn(char) -> bool,
     /// Reads its other keys; all of them before it gives up for one.
     pub(crate) parse: fn(&mut Section<'_>) -> Option<ConnectSink>,
 }
@@ -32,12 +34,14 @@ pub(crate) const SINKS: &[SinkKind] = &[
         name: "stdout",
         summary: "standard output, one JSON object per line",
         schedule: Schedule::broker,
+        topic_may_hold: |_| true,
         parse: |_| Some(sink(|| async { Ok(StdoutSink) })),
     },
     SinkKind {
         name: "file",
         summary: "a file, one JSON object per line",
         schedule: Schedule::broker,
+        topic_may_hold: |_| true,
         parse: |section| {
             let path = section.required("path")?;
             Some(sink(move || FileSink::open(path.clone())))
@@ -48,6 +52,7 @@ pub(crate) const SINKS: &[SinkKind] = &[
         name: "kafka",
         summary: "topics of Apache Kafka",
         schedule: Schedule::broker,
+        topic_may_hold: |each| each.is_ascii_alphanumeric() || "._-".contains(each),
         parse: kafka,
     },
     #[cfg(feature = "rabbitmq")]
@@ -55,6 +60,7 @@ pub(crate) const SINKS: &[SinkKind] = &[
         name: "rabbitmq",
         summary: "an exchange or queues of RabbitMQ",
         schedule: Schedule::broker,
+        topic_may_hold: |_| true,
         parse: rabbitmq,
     },
     #[cfg(feature = "nats")]
@@ -62,6 +68,7 @@ pub(crate) const SINKS: &[SinkKind] = &[
         name: "nats",
         summary: "subjects of NATS JetStream",
         schedule: Schedule::broker,
+        topic_may_hold: |each| !each.is_whitespace() && !each.is_control() && !"*>".contains(each),
         parse: nats,
     },
     #[cfg(feature = "redis")]
@@ -69,6 +76,7 @@ pub(crate) const SINKS: &[SinkKind] = &[
         name: "redis",
         summary: "streams of Redis",
         schedule: Schedule::broker,
+        topic_may_hold: |_| true,
         parse: redis,
     },
     #[cfg(feature = "webhook")]
@@ -76,6 +84,7 @@ pub(crate) const SINKS: &[SinkKind] = &[
         name: "webhook",
         summary: "an HTTP endpoint, signed by Standard Webhooks",
         schedule: Schedule::webhook,
+        topic_may_hold: |_| true,
         parse: webhook,
     },
 ];

@@ -94,7 +94,11 @@ impl Bench {
     }
 
     pub(crate) fn relay(&self, sink: &Scripted) -> Relay {
-        Relay::new("test", self.database.source(), sink.clone())
+        self.relay_to(sink.clone())
+    }
+
+    pub(crate) fn relay_to(&self, sink: impl Sink + 'static) -> Relay {
+        Relay::new("test", self.database.source(), sink)
             .with_clock(self.clock.clone())
             .with_settings(settings())
     }

@@ -1,0 +1,183 @@
+//! One pipeline to several sinks.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use semel_core::{EventId, Failure, Fault, Message, Published, Sink, Verdict};
+
+use crate::verdict::stop_lanes_at_failures;
+
+/// Several sinks as one: a message is confirmed when all of them have confirmed it.
+///
+/// When one fails, the message is tried again. Those who have it already do not get it a second
+/// time, as long as this process lives; after a crash they may, like with any sink. While one of
+/// them is down the others wait with it: pipelines of their own keep them apart.
+///
+/// ```
+/// use semel_core::memory::MemoryBroker;
+/// use semel_core::{Event, Message, Sink};
+/// use semel_relay::Fanout;
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let (broker, audit) = (MemoryBroker::new(), MemoryBroker::new());
+/// let both = Fanout::new().with("broker", broker.clone()).with("audit", audit.clone());
+/// let message = Message::first("order.events", Event::new("order", "42", "OrderPlaced"));
+/// assert!(both.publish(&[message]).await.all_confirmed());
+/// assert_eq!((broker.messages().len(), audit.messages().len()), (1, 1));
+/// # });
+/// ```
+#[derive(Default)]
+pub struct Fanout {
+    branches: Vec<Branch>,
+}
+
+struct Branch {
+    name: String,
+    sink: Arc<dyn Sink>,
+    /// What it has and another sink has not.
+    ahead: Mutex<HashSet<EventId>>,
+}
+
+/// What a branch says of each message of a batch, or of all of them.
+type Answer = Result<Vec<Verdict>, Failure>;
+
+impl Fanout {
+    /// No sink yet: everything is confirmed.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a sink. Failures say its name.
+    #[must_use]
+    pub fn with(mut self, name: impl Into<String>, sink: impl Sink + 'static) -> Self {
+        let (name, sink) = (name.into(), Arc::new(sink));
+        self.branches.push(Branch { name, sink, ahead: Mutex::default() });
+        self
+    }
+}
+
+#[async_trait]
+impl Sink for Fanout {
+    async fn publish(&self, batch: &[Message]) -> Published {
+        let answers = join_all(self.branches.iter().map(|branch| branch.publish(batch))).await;
+        let failed_wholly = answers.iter().filter_map(|answer| answer.as_ref().err());
+        let whole = failed_wholly.max_by_key(|failure| urgency(failure)).cloned();
+        let mut verdicts = vec![Verdict::Confirmed; batch.len()];
+        for answer in answers.iter().flatten() {
+            for (verdict, other) in verdicts.iter_mut().zip(answer) {
+                worsen(verdict, other);
+            }
+        }
+        stop_lanes_at_failures(batch, &mut verdicts);
+        for (branch, answer) in self.branches.iter().zip(&answers) {
+            branch.remember(batch, answer, whole.is_none().then_some(&verdicts));
+        }
+        match whole {
+            Some(failure) => Published::None(failure),
+            None => Published::Each(verdicts),
+        }
+    }
+
+    async fn check(&self) -> Result<(), Failure> {
+        let answers = join_all(self.branches.iter().map(Branch::check)).await;
+        answers.into_iter().collect()
+    }
+}
+
+impl fmt::Debug for Fanout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.branches.iter().map(|branch| &branch.name)).finish()
+    }
+}
+
+impl Branch {
+    /// More than any relay has in flight; beyond it, a sink may get a message again.
+    const REMEMBERED: usize = 100_000;
+
+    /// Publishes what the sink does not have yet.
+    async fn publish(&self, batch: &[Message]) -> Answer {
+        let (missing, is_there) = self.missing(batch);
+        let published = match &missing {
+            None => self.sink.publish(batch).await,
+            Some(missing) if missing.is_empty() => Published::All,
+            Some(missing) => self.sink.publish(missing).await,
+        };
+        let sent = missing.as_ref().map_or(batch.len(), Vec::len);
+        let verdicts = match published {
+            Published::All => vec![Verdict::Confirmed; sent],
+            Published::Each(verdicts) => verdicts,
+            Published::None(failure) => return Err(self.blame(failure)),
+        };
+        let mut verdicts = verdicts.into_iter().map(|verdict| match verdict {
+            Verdict::Failed(failure) => Verdict::Failed(self.blame(failure)),
+            verdict => verdict,
+        });
+        let verdict = |is_there: bool| {
+            if is_there { Verdict::Confirmed } else { verdicts.next().unwrap_or(Verdict::Behind) }
+        };
+        Ok(is_there.into_iter().map(verdict).collect())
+    }
+
+    /// The messages it lacks, if those are not all; and for each message, whether it is there.
+    fn missing(&self, batch: &[Message]) -> (Option<Vec<Message>>, Vec<bool>) {
+        let ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        if ahead.is_empty() {
+            return (None, vec![false; batch.len()]);
+        }
+        let is_there: Vec<_> =
+            batch.iter().map(|message| ahead.contains(&message.event.id)).collect();
+        let missing = batch.iter().zip(&is_there).filter(|(_, is_there)| !**is_there);
+        (Some(missing.map(|(message, _)| message.clone()).collect()), is_there)
+    }
+
+    /// Remembers what only this branch has. `verdicts` are those of all branches together.
+    fn remember(&self, batch: &[Message], answer: &Answer, verdicts: Option<&Vec<Verdict>>) {
+        let Ok(own) = answer else { return };
+        let mut ahead = self.ahead.lock().unwrap_or_else(PoisonError::into_inner);
+        for (place, message) in batch.iter().enumerate() {
+            let has_it = own.get(place) == Some(&Verdict::Confirmed);
+            let all_have_it = verdicts.is_some_and(|all| all[place] == Verdict::Confirmed);
+            if all_have_it {
+                ahead.remove(&message.event.id);
+            } else if has_it && ahead.len() < Self::REMEMBERED {
+                ahead.insert(message.event.id);
+            }
+        }
+    }
+
+    async fn check(&self) -> Result<(), Failure> {
+        self.sink.check().await.map_err(|failure| self.blame(failure))
+    }
+
+    fn blame(&self, failure: Failure) -> Failure {
+        failure.at(&format!("sink {}", self.name))
+    }
+}
+
+/// Which of several failures decides: a message that one sink refuses and another has not got yet
+/// is tried again, so that it is not given up half-way.
+fn urgency(failure: &Failure) -> u8 {
+    match failure.fault() {
+        Fault::Misconfigured => 3,
+        Fault::Unavailable => 2,
+        Fault::Transient => 1,
+        Fault::Refused => 0,
+    }
+}
+
+fn worsen(verdict: &mut Verdict, other: &Verdict) {
+    let is_worse = match (&*verdict, other) {
+        (_, Verdict::Confirmed) => false,
+        (Verdict::Confirmed, _) => true,
+        (Verdict::Failed(one), Verdict::Failed(other)) => urgency(other) > urgency(one),
+        (Verdict::Behind, Verdict::Failed(_)) => true,
+        (_, Verdict::Behind) => false,
+    };
+    if is_worse {
+        *verdict = other.clone();
+    }
+}
