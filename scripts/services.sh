@@ -34,7 +34,7 @@ stop_services() {
 
 print_addresses() {
   local lines
-  lines=$(each_server address "$1")
+  lines=$(each_server address "$1" && client_address)
   [[ $lines ]] || die "no server is up, ./dev services up starts them"
   say "export ${lines//$'\n'/$'\n'export }"
 }
@@ -44,7 +44,7 @@ adopt_services() {
   local variable address
   while IFS='=' read -r variable address; do
     [[ ${!variable:-} ]] || export "$variable=$address"
-  done < <(each_server address "$1")
+  done < <(each_server address "$1" && client_address)
 }
 
 # The folder of a test run ends in the run's process id; one that was killed could not clean up.

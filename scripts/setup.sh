@@ -7,8 +7,8 @@ cargo_deny="$cache/cargo-deny-$cargo_deny_version/bin/cargo-deny"
 
 # "program:Debian package", with | between packages of which the first that exists will do
 build_programs=(cc:build-essential cmake:cmake make:make perl:perl pgrep:procps)
-# Verifies signatures with code we did not write.
-reading_programs=(python3:python3)
+# Verifies signatures and reads brokers with code we did not write.
+reading_programs=("python3:python3-venv")
 browser_programs=(
   "chromium:chromium|chromium-browser"
   "chromedriver:chromium-driver|chromium-chromedriver"
@@ -27,11 +27,13 @@ set_up_for_tests() {
     missing_of "${build_programs[@]}" "${reading_programs[@]}" "${browser_programs[@]}"
     each_server lacks
   } | install_programs
+  install_clients || warn "the Python clients cannot be had"
   each_server set_up
 }
 
 set_up_servers() {
-  each_server lacks | install_programs
+  { missing_of "${reading_programs[@]}" && each_server lacks; } | install_programs
+  install_clients || warn "the Python clients cannot be had"
   each_server set_up
 }
 

@@ -21,7 +21,7 @@ enum State {
 impl Circuit {
     const FIRST_WAIT: Duration = Duration::from_millis(50);
     /// Short, so that events flow again soon after the other side is back.
-    const LONGEST_WAIT: Duration = Duration::from_secs(1);
+    const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
     /// Nothing is known yet: a probe comes first.
     pub(crate) fn untested(now: Instant) -> Self {
@@ -82,7 +82,7 @@ mod tests {
             circuit.trip(start);
             waits.push((circuit.probe_at().unwrap() - start).as_millis());
         }
-        assert_eq!(waits, [50, 100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(waits, [50, 100, 200, 400, 500, 500, 500]);
         circuit.start_probe();
         circuit.close();
         circuit.succeeded();

@@ -16,7 +16,7 @@ use semel_core::wire::{Binding, Format, decode};
 use semel_core::{Event, EventId, Failure, Message, Published, Sink, Topic, Verdict};
 use semel_testkit::probe::{Probe, Ran, Skip};
 use semel_testkit::proxy::Proxy;
-use semel_testkit::services::{Service, service};
+use semel_testkit::services::{Service, python, service};
 use semel_testkit::suites::sink::SinkProbe;
 use tokio::time::timeout;
 
@@ -215,13 +215,10 @@ print(properties.message_id, properties.content_type, properties.delivery_mode, 
 print(properties.headers['semel-event-type'], properties.headers['tenant'])
 ";
     let Some(url) = service(Service::Rabbitmq) else { return };
+    let Some(python) = python() else { return };
     let python = |arguments: &[&str]| {
-        std::process::Command::new("python3").args(arguments).output().expect("python3 runs")
+        std::process::Command::new(&python).args(arguments).output().expect("python runs")
     };
-    if !python(&["-c", "import pika"]).status.success() {
-        eprintln!("SKIPPED a_python_client_reads_it: python3 has no pika");
-        return;
-    }
     let name = random_name("python");
     let queue = semel_backends::rabbitmq::RabbitmqQueue::new(&name).unwrap();
     let sink = RabbitmqConfig::new(&url).unwrap().declare_queue(queue).connect().await.unwrap();

@@ -91,9 +91,30 @@ impl Service {
 pub fn service(service: Service) -> Option<String> {
     let address = env::var(service.variable()).ok().filter(|address| !address.trim().is_empty());
     if address.is_none() {
-        report_missing_because(service, &format!("{} is not set", service.variable()));
+        report_missing(service.as_str(), &format!("{} is not set", service.variable()));
     }
     address
+}
+
+/// A Python that has clients of the brokers, to read back with code that is not ours; nothing when
+/// there is none, which is reported as by [`service()`].
+///
+/// ```no_run
+/// # use semel_testkit::services::python;
+/// let Some(python) = python() else { return };
+/// std::process::Command::new(python).args(["-c", "import pika"]).status().unwrap();
+/// ```
+///
+/// # Panics
+/// When `CI` is `true` and there is none.
+#[must_use]
+pub fn python() -> Option<String> {
+    const VARIABLE: &str = "SEMEL_TEST_PYTHON";
+    let path = env::var(VARIABLE).ok().filter(|path| !path.trim().is_empty());
+    if path.is_none() {
+        report_missing("python clients", &format!("{VARIABLE} is not set"));
+    }
+    path
 }
 
 /// Whether a skipped test is a failed one.
@@ -107,12 +128,12 @@ pub(crate) fn announce(line: &str) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-fn report_missing_because(service: Service, reason: &str) {
+fn report_missing(what: &str, reason: &str) {
     let here = thread::current();
     let test = here.name().unwrap_or("(unnamed)");
-    announce(&format!("SKIPPED {test}: {} ({reason})", service.as_str()));
+    announce(&format!("SKIPPED {test}: {} ({reason})", what));
     if let Some(path) = env::var_os("SEMEL_TEST_SKIP_LOG") {
-        let line = format!("{test}\t{}\t{reason}\n", service.as_str());
+        let line = format!("{test}\t{}\t{reason}\n", what);
         OpenOptions::new()
             .create(true)
             .append(true)
@@ -120,5 +141,5 @@ fn report_missing_because(service: Service, reason: &str) {
             .and_then(|mut log| log.write_all(line.as_bytes()))
             .expect("SEMEL_TEST_SKIP_LOG names a file that can be written");
     }
-    assert!(!in_ci(), "{test} needs {}: {reason}", service.as_str());
+    assert!(!in_ci(), "{test} needs {}: {reason}", what);
 }

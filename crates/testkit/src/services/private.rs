@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use tempfile::TempDir;
 
-use super::{Service, report_missing_because};
+use super::{Service, report_missing};
 
 /// A server of the test's own: it can be killed, frozen and started again, and is gone with this
 /// value.
@@ -37,7 +37,7 @@ impl Private {
         let started = run(service, "start", folder.path());
         let warning = String::from_utf8_lossy(&started.stderr).into_owned();
         if warning.contains("is missing") {
-            report_missing_because(service, warning.trim());
+            report_missing(service.as_str(), warning.trim());
             return None;
         }
         assert!(started.status.success(), "{} did not start: {warning}", service.as_str());
