@@ -45,11 +45,13 @@ enum Field {
 
 #[derive(Clone, Debug)]
 enum Filter {
-    Case(fn(&str) -> String),
+    Case(Case),
     Default(String),
 }
 
-const FILTERS: [(&str, fn(&str) -> String); 6] = [
+type Case = fn(&str) -> String;
+
+const CASES: [(&str, Case); 6] = [
     ("lower", str::to_lowercase),
     ("upper", str::to_uppercase),
     ("snake", |text| text.to_snake_case()),
@@ -173,7 +175,7 @@ impl Part {
 }
 
 fn unknown_filter(word: &str) -> String {
-    let names = FILTERS.map(|(name, _)| name).join(", ");
+    let names = CASES.map(|(name, _)| name).join(", ");
     format!("unknown filter {word:?}; there are {names} and default:TEXT")
 }
 
@@ -198,7 +200,7 @@ impl Filter {
         if let Some(text) = word.strip_prefix("default:") {
             return Some(Self::Default(text.into()));
         }
-        let (_, change) = FILTERS.into_iter().find(|(name, _)| *name == word)?;
+        let (_, change) = CASES.into_iter().find(|(name, _)| *name == word)?;
         Some(Self::Case(change))
     }
 }

@@ -131,9 +131,9 @@ pub(crate) fn announce(line: &str) {
 fn report_missing(what: &str, reason: &str) {
     let here = thread::current();
     let test = here.name().unwrap_or("(unnamed)");
-    announce(&format!("SKIPPED {test}: {} ({reason})", what));
+    announce(&format!("SKIPPED {test}: {what} ({reason})"));
     if let Some(path) = env::var_os("SEMEL_TEST_SKIP_LOG") {
-        let line = format!("{test}\t{}\t{reason}\n", what);
+        let line = format!("{test}\t{what}\t{reason}\n");
         OpenOptions::new()
             .create(true)
             .append(true)
@@ -141,5 +141,5 @@ fn report_missing(what: &str, reason: &str) {
             .and_then(|mut log| log.write_all(line.as_bytes()))
             .expect("SEMEL_TEST_SKIP_LOG names a file that can be written");
     }
-    assert!(!in_ci(), "{test} needs {}: {reason}", what);
+    assert!(!in_ci(), "{test} needs {what}: {reason}");
 }

@@ -1,0 +1,101 @@
+//! Kafka, beside a bare producer of librdkafka with the same settings.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::{ClientContext, DefaultClientContext};
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
+use rdkafka::producer::{
+    BaseRecord, NoCustomPartitioner, Producer, ProducerContext, ThreadedProducer,
+};
+use semel_backends::kafka::KafkaConfig;
+use semel_core::wire::{Binding, Format};
+use semel_core::{Message, Sink};
+
+use crate::events::Load;
+use crate::{Broker, Outcomes, Target};
+
+pub(crate) const BROKER: Broker = Broker {
+    name: "kafka",
+    variable: "SEMEL_TEST_KAFKA_BROKERS",
+    make: |target| Box::pin(make(target)),
+    sink: |target| {
+        Box::pin(async move {
+            Ok(Arc::new(KafkaConfig::new(&target.server)?.connect().await?) as Arc<dyn Sink>)
+        })
+    },
+    bare: |target, load| Box::pin(async move { bare(&target, load) }),
+    remove: |target| Box::pin(remove(target)),
+    native: None,
+};
+
+async fn make(target: Target) -> Outcomes<()> {
+    let new = NewTopic::new(&target.topic, 6, TopicReplication::Fixed(1));
+    admin(&target)?.create_topics([&new], &AdminOptions::new()).await?;
+    Ok(())
+}
+
+async fn remove(target: Target) -> Outcomes<()> {
+    admin(&target)?.delete_topics(&[&target.topic], &AdminOptions::new()).await?;
+    Ok(())
+}
+
+fn admin(target: &Target) -> Outcomes<AdminClient<DefaultClientContext>> {
+    Ok(ClientConfig::new().set("bootstrap.servers", &target.server).create()?)
+}
+
+/// Counts confirmations.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl ClientContext for Count {}
+
+impl ProducerContext<NoCustomPartitioner> for Count {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        assert!(result.is_ok(), "the broker takes it");
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn bare(target: &Target, load: Load) -> Outcomes<Duration> {
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", &target.server)
+        .set("enable.idempotence", "true")
+        .set("acks", "all")
+        .set("linger.ms", "1")
+        .set("batch.size", "262144")
+        .set("partitioner", "murmur2_random");
+    let producer = ThreadedProducer::from_config_and_context(&config, Count::default())?;
+    producer.client().fetch_metadata(Some(&target.topic), Duration::from_secs(10))?;
+    let began = Instant::now();
+    for message in load.batches(&target.topic).flatten() {
+        send(&producer, &message);
+    }
+    producer.flush(Duration::from_secs(60))?;
+    while producer.context().0.load(Ordering::Relaxed) < load.count {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    Ok(began.elapsed())
+}
+
+fn send(producer: &ThreadedProducer<Count>, message: &Message) {
+    let mut headers = Some(OwnedHeaders::new_with_capacity(8));
+    Format::Plain.headers(&message.event, Binding::Kafka, &mut |key, value| {
+        headers = headers.take().map(|all| all.insert(Header { key, value: Some(value) }));
+    });
+    let mut record = BaseRecord::to(message.topic.as_str())
+        .key(message.key())
+        .payload(&message.event.payload.bytes()[..])
+        .headers(headers.unwrap_or_default());
+    while let Err((_, back)) = producer.send(record) {
+        record = back;
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}

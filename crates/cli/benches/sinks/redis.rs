@@ -1,0 +1,77 @@
+//! Redis Streams, beside pipelined `XADD` of the same client, and `redis-benchmark`.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redis::io::tcp::TcpSettings;
+use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Pipeline, cmd};
+use semel_backends::redis::RedisConfig;
+use semel_core::wire::{Binding, Format};
+use semel_core::{Message, Sink};
+
+use crate::events::{BATCH, Load};
+use crate::{Broker, Outcomes, Target};
+
+pub(crate) const BROKER: Broker = Broker {
+    name: "redis",
+    variable: "SEMEL_TEST_REDIS_URL",
+    make: |_| Box::pin(async { Ok(()) }),
+    sink: |target| {
+        Box::pin(async move {
+            Ok(Arc::new(RedisConfig::new(&target.server)?.connect().await?) as Arc<dyn Sink>)
+        })
+    },
+    bare: |target, load| Box::pin(bare(target, load)),
+    remove: |target| Box::pin(remove(target)),
+    native: Some(native),
+};
+
+async fn remove(target: Target) -> Outcomes<()> {
+    let mut connection = Client::open(target.server)?.get_multiplexed_async_connection().await?;
+    cmd("DEL").arg(&target.topic).exec_async(&mut connection).await?;
+    Ok(())
+}
+
+/// The same bytes on the wire; an error in the middle would not stop what follows.
+async fn bare(target: Target, load: Load) -> Outcomes<Duration> {
+    let patient = AsyncConnectionConfig::new().set_response_timeout(None);
+    let at_once = TcpSettings::default().set_nodelay(true);
+    let client =
+        Client::open(target.server.as_str().into_connection_info()?.set_tcp_settings(at_once))?;
+    let mut connection = client.get_multiplexed_async_connection_with_config(&patient).await?;
+    let began = Instant::now();
+    for batch in load.batches(&target.topic) {
+        let mut commands = Pipeline::with_capacity(batch.len());
+        for message in &batch {
+            commands.add_command(add(message));
+        }
+        let _ids: Vec<String> = commands.query_async(&mut connection).await?;
+    }
+    Ok(began.elapsed())
+}
+
+fn add(message: &Message) -> Cmd {
+    let mut command = cmd("XADD");
+    command.arg(message.topic.as_str()).arg("*");
+    Format::Plain.headers(&message.event, Binding::Redis, &mut |name, value| {
+        command.arg(name).arg(value);
+    });
+    command.arg("payload").arg(&message.event.payload.bytes()[..]);
+    command
+}
+
+/// One connection, as deep a pipeline, and entries of about the same size.
+fn native(target: &Target, load: Load) -> Outcomes<f64> {
+    const HEADERS: usize = 250;
+    let address = target.server.trim_start_matches("redis://");
+    let (host, port) = address.split_once(':').ok_or("no port in the URL")?;
+    let output = Command::new("redis-benchmark")
+        .args(["-h", host, "-p", port.trim_end_matches('/'), "--csv", "-c", "1"])
+        .args(["-n", &load.count.to_string(), "-P", &BATCH.to_string()])
+        .args(["XADD", &target.topic, "*", "payload", &"x".repeat(load.bytes + HEADERS)])
+        .output()?;
+    let said = String::from_utf8(output.stdout)?;
+    let rate = said.lines().last().and_then(|line| line.split("\",\"").nth(1));
+    Ok(rate.ok_or("it said nothing")?.trim_matches('"').parse()?)
+}
