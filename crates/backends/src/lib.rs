@@ -23,6 +23,8 @@ mod coordination;
 pub mod kafka;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod mapped;
+#[cfg(feature = "mqtt")]
+pub mod mqtt;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "nats")]
@@ -41,7 +43,7 @@ pub mod sqlite;
 pub mod statement;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod watermark;
-#[cfg(any(feature = "nats", feature = "rabbitmq"))]
+#[cfg(any(feature = "mqtt", feature = "nats", feature = "rabbitmq"))]
 mod waves;
 #[cfg(feature = "webhook")]
 pub mod webhook;

@@ -64,6 +64,13 @@ pub(crate) const SINKS: &[SinkKind] = &[
         schedule: Schedule::broker,
         parse: nats,
     },
+    #[cfg(feature = "mqtt")]
+    SinkKind {
+        name: "mqtt",
+        summary: "topics of an MQTT broker",
+        schedule: Schedule::broker,
+        parse: mqtt,
+    },
     #[cfg(feature = "redis")]
     SinkKind {
         name: "redis",
@@ -88,6 +95,8 @@ const LEFT_OUT: &[&str] = &[
     "rabbitmq",
     #[cfg(not(feature = "nats"))]
     "nats",
+    #[cfg(not(feature = "mqtt"))]
+    "mqtt",
     #[cfg(not(feature = "redis"))]
     "redis",
     #[cfg(not(feature = "webhook"))]
@@ -230,6 +239,36 @@ fn nats(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, ca, NatsConfig::ca_file);
     config = with(config, stream, NatsConfig::create_stream);
     config = with(config, timeout, NatsConfig::timeout);
+    Some(sink(move || config.clone().connect()))
+}
+
+#[cfg(feature = "mqtt")]
+fn mqtt(section: &mut Section<'_>) -> Option<ConnectSink> {
+    use semel_backends::mqtt::{MqttConfig, MqttVersion};
+    let url = section.required_secret("url");
+    let (user, password) = (section.optional("user"), section.secret("password"));
+    let (ca, client) = (section.optional("ca_file"), section.optional("client_id"));
+    let version = section.integer("version", 3..=5_u8);
+    let (format, timeout) = (format(section), section.duration("timeout", WAITS));
+    let (retain, strict) = (section.boolean("retain"), section.boolean("require_subscriber"));
+    let window = section.integer("max_in_flight", 1..=u16::MAX - 1);
+    let size = section.size("max_message_bytes", 1024..=256 * 1024 * 1024);
+    let mut config = checked(section, "url", MqttConfig::new(url?.reveal()))?;
+    if let Some(version) = version {
+        let version = checked(section, "version", MqttVersion::try_from(version))?;
+        config = checked(section, "version", config.version(version))?;
+    }
+    config = checked(section, "format", config.format(format))?;
+    if let Some((user, password)) = user.zip(password) {
+        config = config.credentials(user, password);
+    }
+    config = with(config, ca, MqttConfig::ca_file);
+    config = with(config, client, MqttConfig::client_id);
+    config = with(config, retain, MqttConfig::retain);
+    config = with(config, strict, MqttConfig::require_subscriber);
+    config = with(config, window, MqttConfig::max_in_flight);
+    config = with(config, size, MqttConfig::max_message_bytes);
+    config = with(config, timeout, MqttConfig::timeout);
     Some(sink(move || config.clone().connect()))
 }
 
