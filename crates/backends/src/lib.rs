@@ -21,6 +21,8 @@
 mod coordination;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+#[cfg(any(feature = "mqtt", feature = "nats", feature = "rabbitmq"))]
+mod lanes;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod mapped;
 #[cfg(feature = "mqtt")]
@@ -43,7 +45,7 @@ pub mod sqlite;
 pub mod statement;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod watermark;
-#[cfg(any(feature = "mqtt", feature = "nats", feature = "rabbitmq"))]
+#[cfg(any(feature = "nats", feature = "rabbitmq"))]
 mod waves;
 #[cfg(feature = "webhook")]
 pub mod webhook;

@@ -11,7 +11,7 @@
 //! | `packet` | both versions of the protocol behind one face |
 //! | `wire` | bytes to and from the broker, plain or encrypted |
 //! | `link` | the connection: what is under way on it, and its end |
-//! | `sink` | [`Sink`](semel_core::Sink), in waves of one message per lane |
+//! | `sink` | [`Sink`](semel_core::Sink), one message per lane at a time |
 //! | `error` | which error is which [`Fault`](semel_core::Fault) |
 //!
 //! The packets are those of `rumqttc`. Its event loop is not used: after a lost connection it sends

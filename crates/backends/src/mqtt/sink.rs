@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use semel_core::{Failure, Fault, Message, Published, Sink};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
@@ -15,7 +17,7 @@ use super::error::{judge, timed_out};
 use super::link::Link;
 use super::message::encode;
 use super::wire::encryption;
-use crate::waves::Waves;
+use crate::lanes::Lanes;
 
 /// Publishes to an MQTT broker. Made by [`MqttConfig::connect`]; clones share the connection.
 ///
@@ -60,35 +62,32 @@ impl MqttSink {
         Ok(link)
     }
 
-    /// Sends wave after wave. Where it ends, on an error or because it is dropped, `waves` knows.
-    async fn send(&self, link: &Link, batch: &[Message], waves: &mut Waves) -> Result<(), Failure> {
-        while !waves.current().is_empty() {
-            let wave: Vec<_> = waves
-                .current()
-                .iter()
-                .map(|place| {
-                    let message = &batch[*place];
-                    let publish = encode(message, &self.config, link.largest)?;
-                    Ok((message, link.publish(publish)))
-                })
-                .collect();
-            let mut results = Vec::with_capacity(wave.len());
-            for sent in wave {
-                let (message, answer) = match sent {
-                    Ok(sent) => sent,
-                    Err(failure) => {
-                        results.push(Err(failure));
-                        continue;
-                    }
-                };
-                let reason = link.answer(answer).await;
-                results.push(reason.and_then(|reason| {
-                    judge(reason, message.topic.as_str(), self.config.require_subscriber)
-                }));
-            }
-            waves.advance(results);
+    /// Sends all lanes side by side. Where it ends, on an error or because it is dropped, `lanes`
+    /// knows.
+    async fn send(&self, link: &Link, batch: &[Message], lanes: &mut Lanes) {
+        let send = |place: usize| self.send_one(link, place, &batch[place]);
+        let mut sent: FuturesUnordered<_> = lanes.first().iter().copied().map(send).collect();
+        while let Some((place, result)) = sent.next().await {
+            sent.extend(lanes.settle(place, result).map(send));
         }
-        Ok(())
+    }
+
+    /// Sends a message at once, whether or not its answer is waited for.
+    fn send_one(
+        &self,
+        link: &Link,
+        place: usize,
+        message: &Message,
+    ) -> impl Future<Output = (usize, Result<(), Failure>)> {
+        let encoded = encode(message, &self.config, link.largest);
+        let sent = encoded.map(|publish| link.publish(publish));
+        async move {
+            let answer = async {
+                let reason = link.answer(sent?).await?;
+                judge(reason, message.topic.as_str(), self.config.require_subscriber)
+            };
+            (place, answer.await)
+        }
     }
 }
 
@@ -97,19 +96,19 @@ impl Sink for MqttSink {
     async fn publish(&self, batch: &[Message]) -> Published {
         let limit = self.config.timeout;
         let deadline = Instant::now() + limit;
-        let mut waves = Waves::new(batch);
-        if waves.current().is_empty() {
-            return waves.finish();
+        let mut lanes = Lanes::new(batch);
+        if batch.is_empty() {
+            return lanes.finish();
         }
         let link = match in_time(deadline, limit, self.open_link()).await {
             Ok(link) => link,
             Err(failure) => return Published::None(failure),
         };
-        match in_time(deadline, limit, self.send(&link, batch, &mut waves)).await {
-            Ok(()) => waves.finish(),
-            Err(failure) => {
+        match timeout_at(deadline, self.send(&link, batch, &mut lanes)).await {
+            Ok(()) => lanes.finish(),
+            Err(_) => {
                 link.close();
-                waves.give_up(&failure)
+                lanes.give_up(&timed_out(limit))
             }
         }
     }
