@@ -2,6 +2,8 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test reports by panicking")]
 
+#[cfg(feature = "aws")]
+mod aws;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod drivers;
 #[cfg(feature = "kafka")]

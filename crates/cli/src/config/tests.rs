@@ -319,7 +319,9 @@ fn every_example_of_the_documentation_is_right() {
 /// Of each sink that is built in, its page.
 #[test]
 fn every_example_of_a_sink_is_right() {
+    let aws = include_str!("../../../../docs/backends/aws.md");
     let pages = [
+        ("eventbridge", aws),
         ("kafka", include_str!("../../../../docs/backends/kafka.md")),
         ("mqtt", include_str!("../../../../docs/backends/mqtt.md")),
         ("nats", include_str!("../../../../docs/backends/nats.md")),

@@ -78,6 +78,27 @@ pub(crate) const SINKS: &[SinkKind] = &[
         schedule: Schedule::broker,
         parse: redis,
     },
+    #[cfg(feature = "aws")]
+    SinkKind {
+        name: "sqs",
+        summary: "queues of Amazon SQS, standard and FIFO",
+        schedule: Schedule::broker,
+        parse: sqs,
+    },
+    #[cfg(feature = "aws")]
+    SinkKind {
+        name: "sns",
+        summary: "topics of Amazon SNS, standard and FIFO",
+        schedule: Schedule::broker,
+        parse: sns,
+    },
+    #[cfg(feature = "aws")]
+    SinkKind {
+        name: "eventbridge",
+        summary: "buses of Amazon EventBridge",
+        schedule: Schedule::broker,
+        parse: eventbridge,
+    },
     #[cfg(feature = "webhook")]
     SinkKind {
         name: "webhook",
@@ -87,30 +108,36 @@ pub(crate) const SINKS: &[SinkKind] = &[
     },
 ];
 
-/// Sinks that were not built in; the feature has the same name.
-const LEFT_OUT: &[&str] = &[
+/// Sinks that were not built in, each with its feature.
+const LEFT_OUT: &[(&str, &str)] = &[
     #[cfg(not(feature = "kafka"))]
-    "kafka",
+    ("kafka", "kafka"),
     #[cfg(not(feature = "rabbitmq"))]
-    "rabbitmq",
+    ("rabbitmq", "rabbitmq"),
     #[cfg(not(feature = "nats"))]
-    "nats",
+    ("nats", "nats"),
     #[cfg(not(feature = "mqtt"))]
-    "mqtt",
+    ("mqtt", "mqtt"),
     #[cfg(not(feature = "redis"))]
-    "redis",
+    ("redis", "redis"),
+    #[cfg(not(feature = "aws"))]
+    ("sqs", "aws"),
+    #[cfg(not(feature = "aws"))]
+    ("sns", "aws"),
+    #[cfg(not(feature = "aws"))]
+    ("eventbridge", "aws"),
     #[cfg(not(feature = "webhook"))]
-    "webhook",
+    ("webhook", "webhook"),
 ];
 
-/// Whether there is a sink of this name that was not built in.
-pub(crate) fn is_left_out(name: &str) -> bool {
-    LEFT_OUT.contains(&name)
+/// The feature that a sink of this name needs, if it was not built in.
+pub(crate) fn missing_feature(name: &str) -> Option<&'static str> {
+    LEFT_OUT.iter().find(|(known, _)| *known == name).map(|(_, feature)| *feature)
 }
 
 /// The sinks, for the help.
 pub(crate) fn sinks_in_words() -> String {
-    let line = |kind: &SinkKind| format!("  {:<10}  {}\n", kind.name, kind.summary);
+    let line = |kind: &SinkKind| format!("  {:<11}  {}\n", kind.name, kind.summary);
     format!("Sinks:\n{}", SINKS.iter().map(line).collect::<String>())
 }
 
@@ -291,6 +318,56 @@ fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, size, RedisConfig::max_field_bytes);
     config = with(config, timeout, RedisConfig::timeout);
     Some(sink(move || config.clone().connect()))
+}
+
+#[cfg(feature = "aws")]
+fn sqs(section: &mut Section<'_>) -> Option<ConnectSink> {
+    let config = aws(section)?;
+    Some(sink(move || config.clone().connect_sqs()))
+}
+
+#[cfg(feature = "aws")]
+fn sns(section: &mut Section<'_>) -> Option<ConnectSink> {
+    let (prefix, config) = (section.optional("arn_prefix"), aws(section));
+    let config = config?;
+    Some(sink(move || config.clone().connect_sns(prefix.clone())))
+}
+
+#[cfg(feature = "aws")]
+fn eventbridge(section: &mut Section<'_>) -> Option<ConnectSink> {
+    let (source, config) = (section.optional("source"), aws(section));
+    let config = config?;
+    Some(sink(move || config.clone().connect_eventbridge(source.clone())))
+}
+
+/// What all services of AWS have in common.
+#[cfg(feature = "aws")]
+fn aws(section: &mut Section<'_>) -> Option<semel_backends::aws::AwsConfig> {
+    use semel_backends::aws::AwsConfig;
+    let (region, endpoint) = (section.optional("region"), section.optional("endpoint_url"));
+    let (id, key) = (section.optional("access_key_id"), section.secret("secret_access_key"));
+    let (token, timeout) = (section.secret("session_token"), section.duration("timeout", WAITS));
+    let format = section.choice("format", &Format::NAMES);
+    let size = section.size("max_message_bytes", 1024..=1024 * 1024);
+    let concurrency = section.integer("concurrency", 1..=1000_usize);
+    if id.is_some() != key.is_some() {
+        section
+            .wrong("access_key_id", "needs secret_access_key beside it, and the other way round");
+        return None;
+    }
+    let mut config = AwsConfig::new();
+    if let Some((id, key)) = id.zip(key) {
+        config = config.credentials(id, key, token);
+    }
+    if let Some(format) = format {
+        config = checked(section, "format", config.format(format))?;
+    }
+    config = with(config, region, AwsConfig::region);
+    config = with(config, endpoint, AwsConfig::endpoint_url);
+    config = with(config, size, AwsConfig::max_message_bytes);
+    config = with(config, concurrency, AwsConfig::concurrency);
+    config = with(config, timeout, AwsConfig::timeout);
+    Some(config)
 }
 
 #[cfg(feature = "webhook")]
