@@ -17,12 +17,18 @@
 //! | `sink`, `subscription` | the two ends of a broker |
 //! | `error` | which error of the client library is which [`Fault`](semel_core::Fault) |
 
+#[cfg(feature = "aws")]
+pub mod aws;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod coordination;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+#[cfg(any(feature = "aws", feature = "mqtt", feature = "nats", feature = "rabbitmq"))]
+mod lanes;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod mapped;
+#[cfg(feature = "mqtt")]
+pub mod mqtt;
 #[cfg(feature = "mysql")]
 pub mod mysql;
 #[cfg(feature = "nats")]
@@ -41,7 +47,7 @@ pub mod sqlite;
 pub mod statement;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod watermark;
-#[cfg(any(feature = "nats", feature = "rabbitmq"))]
+#[cfg(any(feature = "aws", feature = "nats", feature = "rabbitmq"))]
 mod waves;
 #[cfg(feature = "webhook")]
 pub mod webhook;

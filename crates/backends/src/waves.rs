@@ -3,31 +3,22 @@
 //! A broker may turn down one message and take the next. So a wave holds one message per lane, all
 //! of it is sent at once, and a lane's next message leaves only when the one before is confirmed.
 
-use std::collections::HashMap;
+use semel_core::{Failure, Message, Published};
 
-use semel_core::{Failure, LaneKey, Message, Published, Verdict};
+use crate::lanes::Lanes;
 
 /// A batch on its way: which messages are to be sent now, and what became of the others.
 pub(crate) struct Waves {
-    /// The place of the next message of the same lane.
-    next: Vec<Option<usize>>,
+    lanes: Lanes,
     current: Vec<usize>,
-    verdicts: Vec<Verdict>,
 }
 
 impl Waves {
     /// Nothing is sent yet; the first wave is the first message of every lane.
     pub(crate) fn new(batch: &[Message]) -> Self {
-        let mut next = vec![None; batch.len()];
-        let mut current = Vec::new();
-        let mut last: HashMap<LaneKey, usize> = HashMap::with_capacity(batch.len());
-        for (place, message) in batch.iter().enumerate() {
-            match last.insert(message.event.lane_key(), place) {
-                Some(before) => next[before] = Some(place),
-                None => current.push(place),
-            }
-        }
-        Self { next, current, verdicts: vec![Verdict::Behind; batch.len()] }
+        let lanes = Lanes::new(batch);
+        let current = lanes.first().to_vec();
+        Self { lanes, current }
     }
 
     /// The places in the batch of the messages to send now; none when all is done.
@@ -37,36 +28,25 @@ impl Waves {
 
     /// Notes what became of each message of this wave, in its order. Lanes that failed stop here.
     pub(crate) fn advance(&mut self, results: impl IntoIterator<Item = Result<(), Failure>>) {
-        let mut following = Vec::with_capacity(self.current.len());
-        for (place, result) in std::mem::take(&mut self.current).into_iter().zip(results) {
-            if result.is_ok() {
-                following.extend(self.next[place]);
-            }
-            self.verdicts[place] = result.into();
-        }
-        self.current = following;
+        let wave = std::mem::take(&mut self.current).into_iter().zip(results);
+        self.current =
+            wave.filter_map(|(place, result)| self.lanes.settle(place, result)).collect();
     }
 
     /// Ends here: all that was to be sent now failed, and what is behind it was not sent.
-    pub(crate) fn give_up(mut self, failure: &Failure) -> Published {
-        let failed = vec![Err(failure.clone()); self.current.len()];
-        self.advance(failed);
-        self.finish()
+    pub(crate) fn give_up(self, failure: &Failure) -> Published {
+        self.lanes.give_up(failure)
     }
 
     /// What became of the batch.
     pub(crate) fn finish(self) -> Published {
-        if self.verdicts.iter().all(|verdict| *verdict == Verdict::Confirmed) {
-            Published::All
-        } else {
-            Published::Each(self.verdicts)
-        }
+        self.lanes.finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use semel_core::Event;
+    use semel_core::{Event, Verdict};
 
     use super::*;
 

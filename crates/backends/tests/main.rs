@@ -2,12 +2,16 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test reports by panicking")]
 
+#[cfg(feature = "aws")]
+mod aws;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod drivers;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod mapped;
+#[cfg(feature = "mqtt")]
+mod mqtt;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "nats")]

@@ -14,7 +14,7 @@ use super::retry::read_retry;
 use super::routing::read_routing;
 use super::team::{Team, read_team};
 use super::{Limits, Section, hint};
-use crate::wiring::{ConnectSink, DatabaseKind, SINKS, SinkKind, is_left_out, shown};
+use crate::wiring::{ConnectSink, DatabaseKind, SINKS, SinkKind, missing_feature, shown};
 
 /// A way from a source to its sinks.
 #[derive(Debug)]
@@ -88,10 +88,11 @@ pub(super) fn read_sink(section: &mut Section<'_>) -> Option<Sink> {
     };
     let Some(found) = SINKS.iter().find(|known| known.name == kind) else {
         let names: Vec<_> = SINKS.iter().map(|kind| kind.name).collect();
-        let hint = if is_left_out(&kind) {
-            format!(" here: this program was built without the feature {kind:?}")
-        } else {
-            hint(&kind, &names)
+        let hint = match missing_feature(&kind) {
+            Some(feature) => {
+                format!(" here: this program was built without the feature {feature:?}")
+            }
+            None => hint(&kind, &names),
         };
         section.wrong("type", &format!("there is no sink of type {kind:?}{hint}"));
         section.skip_the_rest();

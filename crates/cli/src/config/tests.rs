@@ -364,8 +364,11 @@ fn every_example_of_the_documentation_is_right() {
 /// Of each sink that is built in, its page.
 #[test]
 fn every_example_of_a_sink_is_right() {
+    let aws = include_str!("../../../../docs/backends/aws.md");
     let pages = [
+        ("eventbridge", aws),
         ("kafka", include_str!("../../../../docs/backends/kafka.md")),
+        ("mqtt", include_str!("../../../../docs/backends/mqtt.md")),
         ("nats", include_str!("../../../../docs/backends/nats.md")),
         ("rabbitmq", include_str!("../../../../docs/backends/rabbitmq.md")),
         ("redis", include_str!("../../../../docs/backends/redis.md")),
@@ -387,7 +390,8 @@ fn check_examples(page: &str) -> usize {
             .replace("postgres://shop@db/shop", "sqlite://shop.db")
             .replace("${DATABASE_URL}", "sqlite://shop.db")
             .replace("${PARTNER_SECRET}", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-            .replace("${KAFKA_PASSWORD}", "secret");
+            .replace("${KAFKA_PASSWORD}", "secret")
+            .replace("${MQTT_PASSWORD}", "secret");
         if let Err(mistakes) = parse(&text) {
             panic!("{text}\n{:#?}", mistakes.at_lines_of("line"));
         }

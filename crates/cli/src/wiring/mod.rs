@@ -13,7 +13,7 @@ use semel_core::coordination::{Coordinator, Share};
 use semel_core::outbox::AppendError;
 use semel_core::{AdminStore, Event, Failure, Source};
 
-pub(crate) use self::sinks::{ConnectSink, SINKS, SinkKind, is_left_out, sinks_in_words};
+pub(crate) use self::sinks::{ConnectSink, SINKS, SinkKind, missing_feature, sinks_in_words};
 
 /// A kind of database, known by the beginning of its URL.
 #[derive(Debug)]

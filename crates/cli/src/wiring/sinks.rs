@@ -71,6 +71,14 @@ pub(crate) const SINKS: &[SinkKind] = &[
         topic_may_hold: |each| !each.is_whitespace() && !each.is_control() && !"*>".contains(each),
         parse: nats,
     },
+    #[cfg(feature = "mqtt")]
+    SinkKind {
+        name: "mqtt",
+        summary: "topics of an MQTT broker",
+        schedule: Schedule::broker,
+        topic_may_hold: |each| !"+#\0".contains(each),
+        parse: mqtt,
+    },
     #[cfg(feature = "redis")]
     SinkKind {
         name: "redis",
@@ -78,6 +86,30 @@ pub(crate) const SINKS: &[SinkKind] = &[
         schedule: Schedule::broker,
         topic_may_hold: |_| true,
         parse: redis,
+    },
+    #[cfg(feature = "aws")]
+    SinkKind {
+        name: "sqs",
+        summary: "queues of Amazon SQS, standard and FIFO",
+        schedule: Schedule::broker,
+        topic_may_hold: |_| true,
+        parse: sqs,
+    },
+    #[cfg(feature = "aws")]
+    SinkKind {
+        name: "sns",
+        summary: "topics of Amazon SNS, standard and FIFO",
+        schedule: Schedule::broker,
+        topic_may_hold: |_| true,
+        parse: sns,
+    },
+    #[cfg(feature = "aws")]
+    SinkKind {
+        name: "eventbridge",
+        summary: "buses of Amazon EventBridge",
+        schedule: Schedule::broker,
+        topic_may_hold: |_| true,
+        parse: eventbridge,
     },
     #[cfg(feature = "webhook")]
     SinkKind {
@@ -89,28 +121,36 @@ pub(crate) const SINKS: &[SinkKind] = &[
     },
 ];
 
-/// Sinks that were not built in; the feature has the same name.
-const LEFT_OUT: &[&str] = &[
+/// Sinks that were not built in, each with its feature.
+const LEFT_OUT: &[(&str, &str)] = &[
     #[cfg(not(feature = "kafka"))]
-    "kafka",
+    ("kafka", "kafka"),
     #[cfg(not(feature = "rabbitmq"))]
-    "rabbitmq",
+    ("rabbitmq", "rabbitmq"),
     #[cfg(not(feature = "nats"))]
-    "nats",
+    ("nats", "nats"),
+    #[cfg(not(feature = "mqtt"))]
+    ("mqtt", "mqtt"),
     #[cfg(not(feature = "redis"))]
-    "redis",
+    ("redis", "redis"),
+    #[cfg(not(feature = "aws"))]
+    ("sqs", "aws"),
+    #[cfg(not(feature = "aws"))]
+    ("sns", "aws"),
+    #[cfg(not(feature = "aws"))]
+    ("eventbridge", "aws"),
     #[cfg(not(feature = "webhook"))]
-    "webhook",
+    ("webhook", "webhook"),
 ];
 
-/// Whether there is a sink of this name that was not built in.
-pub(crate) fn is_left_out(name: &str) -> bool {
-    LEFT_OUT.contains(&name)
+/// The feature that a sink of this name needs, if it was not built in.
+pub(crate) fn missing_feature(name: &str) -> Option<&'static str> {
+    LEFT_OUT.iter().find(|(known, _)| *known == name).map(|(_, feature)| *feature)
 }
 
 /// The sinks, for the help.
 pub(crate) fn sinks_in_words() -> String {
-    let line = |kind: &SinkKind| format!("  {:<10}  {}\n", kind.name, kind.summary);
+    let line = |kind: &SinkKind| format!("  {:<11}  {}\n", kind.name, kind.summary);
     format!("Sinks:\n{}", SINKS.iter().map(line).collect::<String>())
 }
 
@@ -242,6 +282,36 @@ fn nats(section: &mut Section<'_>) -> Option<ConnectSink> {
     Some(sink(move || config.clone().connect()))
 }
 
+#[cfg(feature = "mqtt")]
+fn mqtt(section: &mut Section<'_>) -> Option<ConnectSink> {
+    use semel_backends::mqtt::{MqttConfig, MqttVersion};
+    let url = section.required_secret("url");
+    let (user, password) = (section.optional("user"), section.secret("password"));
+    let (ca, client) = (section.optional("ca_file"), section.optional("client_id"));
+    let version = section.integer("version", 3..=5_u8);
+    let (format, timeout) = (format(section), section.duration("timeout", WAITS));
+    let (retain, strict) = (section.boolean("retain"), section.boolean("require_subscriber"));
+    let window = section.integer("max_in_flight", 1..=u16::MAX - 1);
+    let size = section.size("max_message_bytes", 1024..=256 * 1024 * 1024);
+    let mut config = checked(section, "url", MqttConfig::new(url?.reveal()))?;
+    if let Some(version) = version {
+        let version = checked(section, "version", MqttVersion::try_from(version))?;
+        config = checked(section, "version", config.version(version))?;
+    }
+    config = checked(section, "format", config.format(format))?;
+    if let Some((user, password)) = user.zip(password) {
+        config = config.credentials(user, password);
+    }
+    config = with(config, ca, MqttConfig::ca_file);
+    config = with(config, client, MqttConfig::client_id);
+    config = with(config, retain, MqttConfig::retain);
+    config = with(config, strict, MqttConfig::require_subscriber);
+    config = with(config, window, MqttConfig::max_in_flight);
+    config = with(config, size, MqttConfig::max_message_bytes);
+    config = with(config, timeout, MqttConfig::timeout);
+    Some(sink(move || config.clone().connect()))
+}
+
 #[cfg(feature = "redis")]
 fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
     use semel_backends::redis::RedisConfig;
@@ -261,6 +331,56 @@ fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, size, RedisConfig::max_field_bytes);
     config = with(config, timeout, RedisConfig::timeout);
     Some(sink(move || config.clone().connect()))
+}
+
+#[cfg(feature = "aws")]
+fn sqs(section: &mut Section<'_>) -> Option<ConnectSink> {
+    let config = aws(section)?;
+    Some(sink(move || config.clone().connect_sqs()))
+}
+
+#[cfg(feature = "aws")]
+fn sns(section: &mut Section<'_>) -> Option<ConnectSink> {
+    let (prefix, config) = (section.optional("arn_prefix"), aws(section));
+    let config = config?;
+    Some(sink(move || config.clone().connect_sns(prefix.clone())))
+}
+
+#[cfg(feature = "aws")]
+fn eventbridge(section: &mut Section<'_>) -> Option<ConnectSink> {
+    let (source, config) = (section.optional("source"), aws(section));
+    let config = config?;
+    Some(sink(move || config.clone().connect_eventbridge(source.clone())))
+}
+
+/// What all services of AWS have in common.
+#[cfg(feature = "aws")]
+fn aws(section: &mut Section<'_>) -> Option<semel_backends::aws::AwsConfig> {
+    use semel_backends::aws::AwsConfig;
+    let (region, endpoint) = (section.optional("region"), section.optional("endpoint_url"));
+    let (id, key) = (section.optional("access_key_id"), section.secret("secret_access_key"));
+    let (token, timeout) = (section.secret("session_token"), section.duration("timeout", WAITS));
+    let format = section.choice("format", &Format::NAMES);
+    let size = section.size("max_message_bytes", 1024..=1024 * 1024);
+    let concurrency = section.integer("concurrency", 1..=1000_usize);
+    if id.is_some() != key.is_some() {
+        section
+            .wrong("access_key_id", "needs secret_access_key beside it, and the other way round");
+        return None;
+    }
+    let mut config = AwsConfig::new();
+    if let Some((id, key)) = id.zip(key) {
+        config = config.credentials(id, key, token);
+    }
+    if let Some(format) = format {
+        config = checked(section, "format", config.format(format))?;
+    }
+    config = with(config, region, AwsConfig::region);
+    config = with(config, endpoint, AwsConfig::endpoint_url);
+    config = with(config, size, AwsConfig::max_message_bytes);
+    config = with(config, concurrency, AwsConfig::concurrency);
+    config = with(config, timeout, AwsConfig::timeout);
+    Some(config)
 }
 
 #[cfg(feature = "webhook")]

@@ -31,11 +31,13 @@ pub enum Service {
     Mqtt,
     /// Apache Kafka.
     Kafka,
+    /// A server that speaks like AWS.
+    Aws,
 }
 
 impl Service {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Postgres,
         Self::Mysql,
         Self::Redis,
@@ -43,6 +45,7 @@ impl Service {
         Self::Nats,
         Self::Mqtt,
         Self::Kafka,
+        Self::Aws,
     ];
 
     /// The environment variable that holds its address.
@@ -56,6 +59,7 @@ impl Service {
             Self::Nats => "SEMEL_TEST_NATS_URL",
             Self::Mqtt => "SEMEL_TEST_MQTT_URL",
             Self::Kafka => "SEMEL_TEST_KAFKA_BROKERS",
+            Self::Aws => "SEMEL_TEST_AWS_URL",
         }
     }
 
@@ -70,6 +74,7 @@ impl Service {
             Self::Nats => "nats",
             Self::Mqtt => "mqtt",
             Self::Kafka => "kafka",
+            Self::Aws => "aws",
         }
     }
 }

@@ -1,0 +1,266 @@
+//! Which error of AWS is which [`Fault`](semel_core::Fault).
+//!
+//! | what the service or the SDK says | fault | code |
+//! |---|---|---|
+//! | no connection; 500, 502, 503, 504; an answer that cannot be read | unavailable | `E-AWS-DOWN` |
+//! | no answer in time | unavailable | `E-AWS-TIMEOUT` |
+//! | throttling, of a request or of one message | unavailable, with `Retry-After` | `E-AWS-THROTTLED` |
+//! | the session has expired, and a new one can be had | unavailable | `E-AWS-EXPIRED` |
+//! | the session has expired, and the credentials are fixed | misconfigured | `E-AWS-EXPIRED` |
+//! | too large | refused | `E-AWS-TOO-LARGE` |
+//! | characters that AWS does not take | refused | `E-AWS-CONTENT` |
+//! | EventBridge: no JSON object | refused | `E-AWS-DETAIL` |
+//! | a message or request that the service does not take | refused | `E-AWS-REJECTED` |
+//! | a message that the service failed to take | transient | `E-AWS-FAILED` |
+//! | no such queue, topic or bus | misconfigured | `E-AWS-MISSING` |
+//! | key, signature or rights are wrong | misconfigured | `E-AWS-ACCESS` |
+//! | no credentials | misconfigured | `E-AWS-CREDENTIALS` |
+
+use std::error::Error;
+use std::fmt::Display;
+use std::time::Duration;
+
+use aws_credential_types::provider::error::CredentialsError;
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
+use semel_core::{Failure, Fault};
+
+/// Whether credentials that have expired are renewed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Expiry {
+    UntilRenewed,
+    ForGood,
+}
+
+/// Turns an error of the SDK into a failure. `what` says what was being done.
+pub(super) fn failure<E>(what: &str, expiry: Expiry, error: SdkError<E>) -> Failure
+where
+    E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+{
+    let what = format!("AWS: cannot {what}");
+    if let Some(credentials) = credentials_error(&error) {
+        return unloaded(what, credentials).with_source(error);
+    }
+    let SdkError::ServiceError(said) = &error else {
+        let code = if matches!(error, SdkError::TimeoutError(_)) { TIMEOUT } else { DOWN };
+        return Failure::unavailable(code, what).with_fix(REACH).with_source(error);
+    };
+    let status = said.raw().status().as_u16();
+    let wait = said.raw().headers().get("retry-after").and_then(|wait| wait.parse().ok());
+    let code = said.err().code().unwrap_or_default().to_owned();
+    let why = said.err().message().unwrap_or("no reason given").to_owned();
+    let what = format!("{what}: {why} ({code}, HTTP {status})");
+    by_code(&what, &code, status, expiry, wait.map(Duration::from_secs))
+}
+
+/// What a service says about one message of a batch.
+pub(super) fn refused_entry(to: &str, code: &str, why: &str, sender_fault: bool) -> Failure {
+    let what = format!("AWS: {to:?} did not take a message: {why} ({code})");
+    if is_throttling(code) {
+        return throttled(&what, None);
+    }
+    if sender_fault { rejected(what) } else { failed(what) }
+}
+
+/// What EventBridge says about one event: it has no word for whose fault it is.
+pub(super) fn refused_event(bus: &str, code: &str, why: &str, expiry: Expiry) -> Failure {
+    let what = format!("AWS: the bus {bus:?} did not take an event: {why} ({code})");
+    if code.starts_with("Internal") || code.starts_with("ServiceUnavailable") {
+        return failed(what);
+    }
+    by_code(&what, code, 400, expiry, None)
+}
+
+/// A probe asks for what is not there: that, and a missing right to ask, is a good answer.
+pub(super) fn only_about_the_probe<T, E>(
+    asked: Result<T, SdkError<E>>,
+    expiry: Expiry,
+) -> Result<(), Failure>
+where
+    E: ProvideErrorMetadata + Error + Send + Sync + 'static,
+{
+    let Err(error) = asked else { return Ok(()) };
+    let code = error.as_service_error().and_then(|said| said.code()).unwrap_or_default();
+    if is_missing(code) || is_denied(code) || code.starts_with("InvalidParameter") {
+        return Ok(());
+    }
+    Err(failure("ask the service", expiry, error))
+}
+
+const DOWN: &str = "E-AWS-DOWN";
+const TIMEOUT: &str = "E-AWS-TIMEOUT";
+const REACH: &str = "check the network, region and endpoint_url, and the health of the service";
+
+fn by_code(what: &str, code: &str, status: u16, expiry: Expiry, wait: Option<Duration>) -> Failure {
+    if is_throttling(code) || status == 429 {
+        return throttled(what, wait);
+    }
+    let fixed = |fault, name, fix: &str| Failure::new(fault, name, what).with_fix(fix);
+    match code {
+        "ExpiredToken" | "ExpiredTokenException" | "RequestExpired" => match expiry {
+            Expiry::UntilRenewed => {
+                fixed(Fault::Unavailable, "E-AWS-EXPIRED", "renew the session of the profile")
+            }
+            Expiry::ForGood => {
+                fixed(Fault::Misconfigured, "E-AWS-EXPIRED", "set a new session_token, or a role")
+            }
+        },
+        _ if is_missing(code) => {
+            let fix = "create it in this region and account, or correct the topic";
+            fixed(Fault::Misconfigured, "E-AWS-MISSING", fix)
+        }
+        _ if is_denied(code) || is_bad_login(code) => {
+            let fix =
+                "check the keys, the clock of this machine, and the policies of role and target";
+            fixed(Fault::Misconfigured, "E-AWS-ACCESS", fix)
+        }
+        _ if status >= 500 => fixed(Fault::Unavailable, DOWN, REACH),
+        _ => rejected(what.to_owned()),
+    }
+}
+
+fn is_throttling(code: &str) -> bool {
+    code.contains("Throttl")
+        || ["TooManyRequestsException", "RequestLimitExceeded", "OverLimit", "SlowDown"]
+            .contains(&code)
+}
+
+fn is_missing(code: &str) -> bool {
+    code.contains("NonExistentQueue")
+        || code.contains("QueueDoesNotExist")
+        || ["NotFound", "NotFoundException", "ResourceNotFoundException", "KMS.NotFoundException"]
+            .contains(&code)
+}
+
+/// The user is known, and may not.
+fn is_denied(code: &str) -> bool {
+    code.contains("AccessDenied")
+        || code.contains("NotAuthorized")
+        || code.starts_with("AuthorizationError")
+}
+
+/// The user is not known.
+fn is_bad_login(code: &str) -> bool {
+    const CODES: [&str; 10] = [
+        "InvalidClientTokenId",
+        "UnrecognizedClientException",
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "InvalidSignatureException",
+        "IncompleteSignature",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+        "InvalidSecurity",
+        "OptInRequired",
+    ];
+    CODES.contains(&code) || code.starts_with("KMS.Disabled") || code.starts_with("KMS.OptIn")
+}
+
+fn throttled(what: &str, wait: Option<Duration>) -> Failure {
+    Failure::unavailable("E-AWS-THROTTLED", what)
+        .with_retry_after(wait.unwrap_or(Duration::from_secs(1)))
+        .with_fix("ask for a higher quota, or send less")
+}
+
+fn rejected(what: String) -> Failure {
+    Failure::refused("E-AWS-REJECTED", what)
+        .with_fix("correct what the event puts into the message, or where it goes")
+}
+
+fn failed(what: String) -> Failure {
+    Failure::transient("E-AWS-FAILED", what).with_fix("see the health of the service")
+}
+
+/// The SDK reports credentials that it could not load as a request that could not be sent.
+fn credentials_error<E: Error + 'static>(error: &SdkError<E>) -> Option<&CredentialsError> {
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        cause = error.source();
+    }
+    None
+}
+
+pub(super) fn no_credentials(error: Option<CredentialsError>) -> Failure {
+    let what = "AWS: cannot load credentials".to_owned();
+    match error {
+        Some(error) => unloaded(what, &error).with_source(error),
+        None => Failure::misconfigured("E-AWS-CREDENTIALS", what).with_fix(GIVE_KEYS),
+    }
+}
+
+const GIVE_KEYS: &str = "set access_key_id and secret_access_key, AWS_PROFILE, or a role";
+
+fn unloaded(what: String, error: &CredentialsError) -> Failure {
+    let fault = match error {
+        CredentialsError::ProviderTimedOut(_) | CredentialsError::ProviderError(_) => {
+            Fault::Unavailable
+        }
+        _ => Fault::Misconfigured,
+    };
+    Failure::new(fault, "E-AWS-CREDENTIALS", what).with_fix(GIVE_KEYS)
+}
+
+pub(super) fn timed_out(limit: Duration) -> Failure {
+    Failure::unavailable(TIMEOUT, format!("AWS: no answer within {limit:?}")).with_fix(REACH)
+}
+
+pub(super) fn too_large(size: usize, limit: usize) -> Failure {
+    let what = format!("AWS: a message of {size} bytes, the limit is {limit}");
+    Failure::refused("E-AWS-TOO-LARGE", what).with_fix(
+        "store the content elsewhere, or raise the limit of the target and max_message_bytes",
+    )
+}
+
+pub(super) fn no_text(name: &str) -> Failure {
+    let what = format!("AWS: {name} is empty or has a control character, which AWS does not take");
+    Failure::refused("E-AWS-CONTENT", what).with_fix("use cloudevents-structured, or other names")
+}
+
+pub(super) fn bad_detail(why: &str) -> Failure {
+    Failure::refused("E-AWS-DETAIL", format!("AWS: EventBridge cannot carry the event: {why}"))
+        .with_fix("use cloudevents-structured, which has everything in one JSON object")
+}
+
+pub(super) fn no_arn(topic: &str) -> Failure {
+    let what = format!("AWS: {topic:?} is no ARN of an SNS topic");
+    Failure::misconfigured("E-AWS-MISSING", what)
+        .with_fix("set arn_prefix = \"arn:aws:sns:REGION:ACCOUNT:\", or make the topic a whole ARN")
+}
+
+/// What the SDK or the service must never say.
+pub(super) fn impossible(what: impl Display) -> Failure {
+    Failure::unavailable(DOWN, format!("AWS: {what}")).with_fix(REACH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_that_can_be_renewed_is_an_outage() {
+        let told = |expiry| by_code("x", "ExpiredToken", 400, expiry, None);
+        for (expiry, fault) in
+            [(Expiry::UntilRenewed, Fault::Unavailable), (Expiry::ForGood, Fault::Misconfigured)]
+        {
+            let failure = told(expiry);
+            assert_eq!((failure.fault(), failure.code()), (fault, "E-AWS-EXPIRED"));
+        }
+    }
+
+    #[test]
+    fn credentials_that_cannot_be_had_have_their_line() {
+        let cases = [
+            (CredentialsError::not_loaded("nowhere"), Fault::Misconfigured),
+            (CredentialsError::invalid_configuration("a loop"), Fault::Misconfigured),
+            (CredentialsError::provider_timed_out(Duration::from_secs(5)), Fault::Unavailable),
+            (CredentialsError::provider_error("STS says 503"), Fault::Unavailable),
+        ];
+        for (error, fault) in cases {
+            let failure = no_credentials(Some(error));
+            assert_eq!((failure.fault(), failure.code()), (fault, "E-AWS-CREDENTIALS"));
+            assert!(failure.fix().is_some());
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The connection: what is under way on it, and its end.
+//!
+//! A connection that ends is never continued: what was not acknowledged has failed, and nothing of
+//! it is sent again but by the caller. So a message has one sender, and order is the caller's alone.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use semel_core::Failure;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
+use tokio_rustls::TlsConnector;
+
+use super::config::MqttConfig;
+use super::error::{declined, down, ended_by_broker, lacking, lost};
+use super::packet::{Incoming, Publish, Terms, write_connect, write_goodbye, write_ping};
+use super::wire::Wire;
+
+/// An open connection. When this is dropped, it sends what it was given, and ends.
+pub(super) struct Link {
+    jobs: mpsc::UnboundedSender<Job>,
+    /// The largest packet that the broker takes.
+    pub(super) largest: usize,
+    end: Arc<OnceLock<Failure>>,
+    task: JoinHandle<()>,
+}
+
+#[expect(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
+enum Job {
+    Publish(Publish, oneshot::Sender<u8>),
+    Ping(oneshot::Sender<()>),
+}
+
+/// What the broker will answer, or never will.
+pub(super) struct Answer<T>(oneshot::Receiver<T>);
+
+impl Link {
+    pub(super) async fn open(
+        config: &MqttConfig,
+        encryption: Option<&TlsConnector>,
+    ) -> Result<Self, Failure> {
+        const KEEP_ALIVE: u16 = 20;
+        let mut wire = Wire::open(config, encryption).await?;
+        let terms = greet(&mut wire, config, KEEP_ALIVE).await?;
+        let limit = terms.max_packet_size.map_or(usize::MAX, |size| size as usize);
+        let window = terms.receive_max.unwrap_or(u16::MAX).min(config.max_in_flight);
+        let keep_alive = terms.server_keep_alive.unwrap_or(KEEP_ALIVE).clamp(1, KEEP_ALIVE);
+        let (jobs, waiting) = mpsc::unbounded_channel();
+        let exchange = Exchange {
+            wire,
+            jobs: waiting,
+            window: usize::from(window.max(1)),
+            under_way: HashMap::new(),
+            last_number: 0,
+            pings: Vec::new(),
+            is_pinged: false,
+            // A dead peer is noticed after two of these.
+            pulse: pulse(Duration::from_secs(u64::from(keep_alive)) / 2),
+        };
+        let end = Arc::new(OnceLock::new());
+        let task = tokio::spawn(run(exchange, Arc::clone(&end)));
+        Ok(Self { jobs, largest: limit.min(config.max_message_bytes), end, task })
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !self.jobs.is_closed()
+    }
+
+    /// Sends a message after those that were sent before.
+    pub(super) fn publish(&self, publish: Publish) -> Answer<u8> {
+        self.send(|answer| Job::Publish(publish, answer))
+    }
+
+    /// Asks whether the broker is there.
+    pub(super) async fn ping(&self) -> Result<(), Failure> {
+        self.answer(self.send(Job::Ping)).await
+    }
+
+    /// Waits for an answer, or for the end of the connection.
+    pub(super) async fn answer<T>(&self, answer: Answer<T>) -> Result<T, Failure> {
+        answer.0.await.map_err(|_| match self.end.get() {
+            Some(failure) => failure.clone(),
+            None => down("the connection was given up"),
+        })
+    }
+
+    fn send<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> Answer<T> {
+        let (answer, answered) = oneshot::channel();
+        // At the end of the connection the job is dropped, and with it the answer.
+        let _ = self.jobs.send(job(answer));
+        Answer(answered)
+    }
+
+    /// Closes the connection now, whatever is under way.
+    pub(super) fn close(&self) {
+        self.task.abort();
+    }
+}
+
+async fn greet(wire: &mut Wire, config: &MqttConfig, keep_alive: u16) -> Result<Terms, Failure> {
+    let failed = |error| lost("the broker did not answer the greeting", error);
+    write_connect(config, keep_alive, &mut wire.output).map_err(failed)?;
+    wire.flush().await.map_err(failed)?;
+    let terms = match wire.next().await.map_err(failed)? {
+        Incoming::Connected(terms) => terms,
+        Incoming::Declined(reason) => return Err(declined(config.version, reason)),
+        Incoming::Goodbye(reason) => return Err(ended_by_broker(reason)),
+        _ => return Err(failed(io::Error::other("this is no MQTT"))),
+    };
+    if terms.max_qos == Some(0) {
+        return Err(lacking("QoS 1, by which it acknowledges messages"));
+    }
+    if config.retain && terms.retain_available == Some(0) {
+        return Err(lacking("retained messages"));
+    }
+    Ok(terms)
+}
+
+fn pulse(period: Duration) -> Interval {
+    let mut pulse = interval_at(Instant::now() + period, period);
+    pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pulse
+}
+
+async fn run(mut exchange: Exchange, end: Arc<OnceLock<Failure>>) {
+    let failure = exchange.carry().await;
+    // Before the answers are dropped: whoever waits for one looks for the reason here.
+    let _ = end.set(failure);
+}
+
+/// What is under way on a connection.
+struct Exchange {
+    wire: Wire,
+    jobs: mpsc::UnboundedReceiver<Job>,
+    window: usize,
+    under_way: HashMap<u16, oneshot::Sender<u8>>,
+    last_number: u16,
+    pings: Vec<oneshot::Sender<()>>,
+    is_pinged: bool,
+    pulse: Interval,
+}
+
+impl Exchange {
+    /// Carries jobs and answers until the connection ends.
+    async fn carry(&mut self) -> Failure {
+        loop {
+            let step = self.step().await;
+            match step.map_err(|error| lost("the connection was lost", error)) {
+                Ok(Step::Next) => {}
+                Ok(Step::Done) => return down("the connection is closed"),
+                Ok(Step::Ended(reason)) => return ended_by_broker(reason),
+                Err(failure) => return failure,
+            }
+        }
+    }
+
+    async fn step(&mut self) -> io::Result<Step> {
+        while self.under_way.len() < self.window
+            && let Ok(job) = self.jobs.try_recv()
+        {
+            self.begin(job)?;
+        }
+        self.wire.flush().await?;
+        let has_room = self.under_way.len() < self.window;
+        tokio::select! {
+            job = self.jobs.recv(), if has_room => match job {
+                Some(job) => self.begin(job)?,
+                None => {
+                    write_goodbye(&mut self.wire.output);
+                    self.wire.flush().await?;
+                    return Ok(Step::Done);
+                }
+            },
+            packet = self.wire.next() => return self.take(packet?),
+            _ = self.pulse.tick() => {
+                if self.is_pinged {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                self.ping();
+            }
+        }
+        Ok(Step::Next)
+    }
+
+    fn begin(&mut self, job: Job) -> io::Result<()> {
+        match job {
+            Job::Ping(answer) => {
+                self.pings.push(answer);
+                self.ping();
+            }
+            // Nobody waits for it any more: it is not sent after what is sent meanwhile.
+            Job::Publish(_, answer) if answer.is_closed() => {}
+            Job::Publish(publish, answer) => {
+                let number = self.free_number();
+                publish.write(number, &mut self.wire.output)?;
+                self.under_way.insert(number, answer);
+            }
+        }
+        Ok(())
+    }
+
+    /// The window is smaller than the numbers, so one is free.
+    fn free_number(&mut self) -> u16 {
+        loop {
+            self.last_number = self.last_number.checked_add(1).unwrap_or(1);
+            if !self.under_way.contains_key(&self.last_number) {
+                return self.last_number;
+            }
+        }
+    }
+
+    fn ping(&mut self) {
+        self.is_pinged = true;
+        write_ping(&mut self.wire.output);
+    }
+
+    /// Takes a packet, and those that came with it.
+    fn take(&mut self, first: Incoming) -> io::Result<Step> {
+        let mut next = Some(first);
+        while let Some(packet) = next {
+            match packet {
+                Incoming::Acknowledged { number, reason } => {
+                    if let Some(answer) = self.under_way.remove(&number) {
+                        let _ = answer.send(reason);
+                    }
+                }
+                Incoming::Pong => {
+                    self.is_pinged = false;
+                    for answer in self.pings.drain(..) {
+                        let _ = answer.send(());
+                    }
+                }
+                Incoming::Goodbye(reason) => return Ok(Step::Ended(reason)),
+                Incoming::Connected(_) | Incoming::Declined(_) | Incoming::Other => {}
+            }
+            next = self.wire.next_received()?;
+        }
+        Ok(Step::Next)
+    }
+}
+
+enum Step {
+    Next,
+    /// Nobody has anything more to send.
+    Done,
+    /// The broker ended it.
+    Ended(u8),
+}

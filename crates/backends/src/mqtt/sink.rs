@@ -1,0 +1,141 @@
+//! [`Sink`] for MQTT.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use semel_core::{Failure, Fault, Message, Published, Sink};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout_at};
+use tokio_rustls::TlsConnector;
+
+use super::config::MqttConfig;
+use super::error::{judge, timed_out};
+use super::link::Link;
+use super::message::encode;
+use super::wire::encryption;
+use crate::lanes::Lanes;
+
+/// Publishes to an MQTT broker. Made by [`MqttConfig::connect`]; clones share the connection.
+///
+/// A lane has one unacknowledged message at a time, many lanes are sent together: in MQTT 5 the
+/// broker can turn down one message and take the next, and nothing sent can be taken back.
+///
+/// ```no_run
+/// use semel_backends::mqtt::MqttConfig;
+/// use semel_core::Sink;
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let sink = MqttConfig::new("mqtt://localhost:1883")?.connect().await?;
+/// sink.check().await?;
+/// # Ok::<(), semel_core::Failure>(()) }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct MqttSink {
+    config: Arc<MqttConfig>,
+    encryption: Option<TlsConnector>,
+    link: Arc<Mutex<Option<Arc<Link>>>>,
+}
+
+impl MqttSink {
+    pub(super) async fn connect(config: MqttConfig) -> Result<Self, Failure> {
+        let encryption = encryption(&config)?;
+        let limit = config.timeout;
+        let sink = Self { config: Arc::new(config), encryption, link: Arc::default() };
+        in_time(Instant::now() + limit, limit, sink.open_link()).await?;
+        Ok(sink)
+    }
+
+    /// The open connection, or a new one. The broker ends the old one when the new one comes, for it
+    /// knows both by the same name: what is still under way there cannot arrive after what is sent
+    /// here.
+    async fn open_link(&self) -> Result<Arc<Link>, Failure> {
+        let mut current = self.link.lock().await;
+        if let Some(link) = current.as_ref().filter(|link| link.is_open()) {
+            return Ok(Arc::clone(link));
+        }
+        let link = Arc::new(Link::open(&self.config, self.encryption.as_ref()).await?);
+        *current = Some(Arc::clone(&link));
+        Ok(link)
+    }
+
+    /// Sends all lanes side by side. Where it ends, on an error or because it is dropped, `lanes`
+    /// knows.
+    async fn send(&self, link: &Link, batch: &[Message], lanes: &mut Lanes) {
+        let send = |place: usize| self.send_one(link, place, &batch[place]);
+        let mut sent: FuturesUnordered<_> = lanes.first().iter().copied().map(send).collect();
+        while let Some((place, result)) = sent.next().await {
+            sent.extend(lanes.settle(place, result).map(send));
+        }
+    }
+
+    /// Sends a message at once, whether or not its answer is waited for.
+    fn send_one(
+        &self,
+        link: &Link,
+        place: usize,
+        message: &Message,
+    ) -> impl Future<Output = (usize, Result<(), Failure>)> {
+        let encoded = encode(message, &self.config, link.largest);
+        let sent = encoded.map(|publish| link.publish(publish));
+        async move {
+            let answer = async {
+                let reason = link.answer(sent?).await?;
+                judge(reason, message.topic.as_str(), self.config.require_subscriber)
+            };
+            (place, answer.await)
+        }
+    }
+}
+
+#[async_trait]
+impl Sink for MqttSink {
+    async fn publish(&self, batch: &[Message]) -> Published {
+        let limit = self.config.timeout;
+        let deadline = Instant::now() + limit;
+        let mut lanes = Lanes::new(batch);
+        if batch.is_empty() {
+            return lanes.finish();
+        }
+        let link = match in_time(deadline, limit, self.open_link()).await {
+            Ok(link) => link,
+            Err(failure) => return Published::None(failure),
+        };
+        match timeout_at(deadline, self.send(&link, batch, &mut lanes)).await {
+            Ok(()) => lanes.finish(),
+            Err(_) => {
+                link.close();
+                lanes.give_up(&timed_out(limit))
+            }
+        }
+    }
+
+    async fn check(&self) -> Result<(), Failure> {
+        const LIMIT: Duration = Duration::from_secs(5);
+        let deadline = Instant::now() + LIMIT;
+        let link = in_time(deadline, LIMIT, self.open_link()).await?;
+        let answer = in_time(deadline, LIMIT, link.ping()).await;
+        answer.inspect_err(|failure| {
+            if failure.fault() == Fault::Unavailable {
+                link.close();
+            }
+        })
+    }
+}
+
+async fn in_time<T>(
+    deadline: Instant,
+    limit: Duration,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    timeout_at(deadline, work).await.unwrap_or_else(|_| Err(timed_out(limit)))
+}
+
+impl fmt::Debug for MqttSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MqttSink").field("config", &self.config).finish_non_exhaustive()
+    }
+}
