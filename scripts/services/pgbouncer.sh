@@ -3,8 +3,9 @@
 title="PgBouncer, and PostgreSQL behind it"
 variable=SEMEL_TEST_PGBOUNCER_URL
 programs=(pgbouncer:pgbouncer psql:postgresql-client)
+[[ ${SEMEL_TEST_POSTGRES_URL:-} ]] || programs+=(postgres:postgresql)
 
-# Of `./dev services up` and of a test run alike, PostgreSQL starts at the same time.
+# In a set of servers PostgreSQL starts at the same time.
 server_behind() {
   local deadline=$((SECONDS + patience)) address=$state/postgres/address
   if [[ ${SEMEL_TEST_POSTGRES_URL:-} ]]; then

@@ -8,6 +8,8 @@ mod drivers;
 mod kafka;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod mapped;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod merged;
 #[cfg(feature = "mysql")]
 mod mysql;
 #[cfg(feature = "nats")]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::{Clock, Failure, SystemClock};
-use sqlx::{ConnectOptions, PgPool};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{ConnectOptions, PgPool};
 
 use super::error::failure;
 use super::pooler::{Marker, Way};
@@ -107,8 +107,7 @@ impl PostgresConfig {
         let knows_statements = marker.is_renamed(&pool).await.map_err(failed())?;
         pool.close().await;
         let options = self.options.clone();
-        let options =
-            if knows_statements { options } else { options.statement_cache_capacity(0) };
+        let options = if knows_statements { options } else { options.statement_cache_capacity(0) };
         let pool = self.open(options).await.map_err(failed())?;
         tracing::info!(
             %host, port, knows_statements,

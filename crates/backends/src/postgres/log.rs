@@ -9,8 +9,8 @@ use std::sync::Arc;
 use futures_util::TryStreamExt;
 use semel_core::coordination::Share;
 use semel_core::{Event, Failure, Limit, Payload, Timestamp};
-use sqlx::postgres::PgRow;
 use sqlx::PgConnection;
+use sqlx::postgres::PgRow;
 
 use super::cursor::Cursor;
 use super::error::failure;

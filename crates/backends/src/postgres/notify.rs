@@ -166,7 +166,9 @@ fn behind_pooler() -> Failure {
         "E-POSTGRES-POOLER",
         "PostgreSQL: notifications cannot be listened for through a pooler",
     )
-    .with_fix("connect to the server itself, or do without notify: relays look at their poll interval")
+    .with_fix(
+        "connect to the server itself, or do without notify: relays look at their poll interval",
+    )
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use semel_core::coordination::Share;
 use semel_core::{
     Batch, Failure, Guarantees, Holding, Limit, Outcome, Receipt, Settlement, Source, Topic,
 };
-use sqlx::pool::PoolConnection;
 use sqlx::Postgres;
+use sqlx::pool::PoolConnection;
 use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard, watch};
 
 use super::cursor::{self, Cursor};

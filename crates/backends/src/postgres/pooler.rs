@@ -177,10 +177,7 @@ impl DerefMut for Step<'_> {
 pub(super) struct Once<'s>(pub(super) &'s PostgresStore);
 
 impl Once<'_> {
-    async fn all<'q, E>(
-        self,
-        query: E,
-    ) -> Result<Vec<Either<PgQueryResult, PgRow>>, Error>
+    async fn all<'q, E>(self, query: E) -> Result<Vec<Either<PgQueryResult, PgRow>>, Error>
     where
         E: Execute<'q, Postgres> + 'q,
     {

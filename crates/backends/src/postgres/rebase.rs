@@ -73,10 +73,7 @@ where h.pipeline = c.pipeline and h.share = c.share and (c.server <> $1
 
 /// Gives cursors and rows from elsewhere the numbers of this server; says how many events will be
 /// offered because of it, or nothing when all is well.
-pub(super) async fn rebase(
-    link: &mut Link<'_>,
-    server: &str,
-) -> Result<Option<u64>, Failure> {
+pub(super) async fn rebase(link: &mut Link<'_>, server: &str) -> Result<Option<u64>, Failure> {
     let failed = || failure("adopt the outbox of another server");
     let mut step = link.step().await?;
     let stale = sqlx::query_scalar(STALE).bind(server).fetch_one(&mut *step);

@@ -121,11 +121,7 @@ impl PostgresSource {
 
     /// Stores where a window ended without a row, which no settlement will, and from time to time
     /// where those without any row of this share did.
-    async fn store_end(
-        &mut self,
-        link: &mut Link<'_>,
-        round: &Round,
-    ) -> Result<(), Failure> {
+    async fn store_end(&mut self, link: &mut Link<'_>, round: &Round) -> Result<(), Failure> {
         let passed = self.passing.is_due(round.agenda.others) || !self.ledger.is_settled();
         if passed && round.ledger.is_settled() && !self.lost {
             let mut step = link.step().await?;
@@ -205,8 +201,7 @@ impl PostgresSource {
         }
         let events = limit.events.max(1);
         let mut step = link.step().await?;
-        let taken =
-            self.parking().offer(&mut step, self.cursor.epoch, events, limit.bytes).await?;
+        let taken = self.parking().offer(&mut step, self.cursor.epoch, events, limit.bytes).await?;
         step.end().await?;
         let read = |found| {
             let attempts: i32 = column(found, AFTER_EVENT)?;
@@ -235,11 +230,7 @@ impl PostgresSource {
     }
 
     /// Parks the rows of the log whose lane is held or whose time has not come.
-    async fn put_aside(
-        &mut self,
-        link: &mut Link<'_>,
-        round: &mut Round,
-    ) -> Result<(), Failure> {
+    async fn put_aside(&mut self, link: &mut Link<'_>, round: &mut Round) -> Result<(), Failure> {
         let held = self.held(link, round).await?;
         let changes = round.sort_out(&held);
         if !changes.is_empty() {
@@ -249,11 +240,7 @@ impl PostgresSource {
         Ok(())
     }
 
-    async fn held(
-        &self,
-        link: &mut Link<'_>,
-        round: &Round,
-    ) -> Result<HashSet<i64>, Failure> {
+    async fn held(&self, link: &mut Link<'_>, round: &Round) -> Result<HashSet<i64>, Failure> {
         if round.log.is_empty() || !round.agenda.held {
             return Ok(HashSet::new());
         }

@@ -9,6 +9,7 @@ use semel_core::{AdminStore, Event, Limit, Source};
 use semel_relay::{Relay, Settings, Stop};
 use semel_testkit::services::{Service, service};
 use semel_testkit::workload::{delivered_numbers, event, lanes};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::time::timeout;
 
 use super::suites::PostgresProbe;
@@ -35,6 +36,24 @@ async fn a_pooler_is_found_and_a_server_is_not_taken_for_one() {
     let (pooled, direct) = (pooled!(), database!());
     assert!(pooled.store.is_pooled());
     assert!(!direct.store.is_pooled());
+}
+
+/// What the care is for: a pool that does not know of the pooler meets the statements of others.
+#[tokio::test]
+async fn without_knowing_of_it_statements_collide() {
+    let database = pooled!();
+    let url = url_of(&service(Service::Pgbouncer).unwrap(), &database.name);
+    let options = url.parse::<PgConnectOptions>().unwrap().extra_float_digits(None);
+    let mut stores = Vec::new();
+    let mut failures = 0;
+    for _ in 0..4 {
+        let pool = PgPoolOptions::new().max_connections(1).connect_with(options.clone()).await;
+        let store = PostgresStore::from_pool(pool.unwrap());
+        failures += usize::from(store.count_events().await.is_err());
+        stores.push(store);
+    }
+    assert!(failures > 0);
+    assert_eq!(database.store.count_events().await.unwrap(), 0);
 }
 
 /// Sixteen clients share eight connections, so that hardly two statements in a row meet the same.
@@ -91,7 +110,8 @@ async fn a_relay_works_from_end_to_end() {
         .with_settings(Settings { batch_events: 20, ..Settings::default() });
     let running = tokio::spawn(relay.run(stop));
     for round in 0..10 {
-        let written: Vec<Event> = (0..30).map(|lane| event(&format!("lane-{lane}"), round)).collect();
+        let written: Vec<Event> =
+            (0..30).map(|lane| event(&format!("lane-{lane}"), round)).collect();
         write(&database.store, &written).await;
     }
     let all = async {

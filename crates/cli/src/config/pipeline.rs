@@ -149,8 +149,13 @@ pub(super) fn read_pipeline(
         section.wrong("from", &why);
     }
     let team = team?;
-    if source.mapping.is_some() && team.coordination != Coordination::Leader {
-        section.wrong("coordination", "a mapped table can only have a leader");
+    if team.coordination != Coordination::Leader {
+        if source.mapping.is_some() {
+            section.wrong("coordination", "a mapped table can only have a leader");
+        } else if !source.kind.divides {
+            let why = format!("{} takes one writer at a time: write \"leader\"", source.kind.name);
+            section.wrong("coordination", &why);
+        }
     }
     let (name, payload_limit) = (section.name().to_owned(), limits.payload);
     Some(Pipeline { name, source, sink, topic, settings, team, alert, payload_limit })

@@ -30,6 +30,8 @@ pub(crate) struct DatabaseKind {
     pub(crate) grants: fn(&str) -> Result<String, Failure>,
     /// Whether a writer can wake relays of other processes.
     pub(crate) notifies: bool,
+    /// Whether several relays can have a share of a pipeline each.
+    pub(crate) divides: bool,
     /// Opens it.
     pub(crate) connect: fn(String, Missing) -> Connecting<Box<dyn Database>>,
 }
@@ -53,6 +55,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         drop: sqlite::drop_sql,
         grants: sqlite::grants_sql,
         notifies: false,
+        divides: false,
         connect: |url, missing| Box::pin(connect_sqlite(url, missing)),
     },
     #[cfg(feature = "postgres")]
@@ -63,6 +66,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         drop: semel_backends::postgres::drop_sql,
         grants: semel_backends::postgres::grants_sql,
         notifies: true,
+        divides: true,
         connect: |url, _| Box::pin(connect_postgres(url)),
     },
     #[cfg(feature = "mysql")]
@@ -73,6 +77,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         drop: semel_backends::mysql::drop_sql,
         grants: semel_backends::mysql::grants_sql,
         notifies: false,
+        divides: true,
         connect: |url, _| Box::pin(connect_mysql(url)),
     },
 ];
@@ -310,10 +315,11 @@ implement_database!(
     Ok(Box::new(store.listen().await?))
 );
 #[cfg(feature = "mysql")]
-implement_database!(semel_backends::mysql::MysqlStore, store, pipeline, share => {
-    undivided(share)?;
-    store.source(pipeline).await?
-}, deaf(store));
+implement_database!(
+    semel_backends::mysql::MysqlStore,
+    store, pipeline, share => store.source_share(pipeline, share).await?,
+    deaf(store)
+);
 
 /// The configuration has refused it already.
 fn deaf<S>(_: &S) -> Result<Listening, Failure> {
@@ -327,7 +333,8 @@ pub(crate) fn undivided(share: Share) -> Result<(), Failure> {
     }
     let what = format!("this source cannot be divided into {} shares", share.of);
     Err(Failure::misconfigured("E-UNDIVIDED", what).with_fix(
-        "write coordination = \"leader\" in the pipeline; PostgreSQL's own outbox can be divided",
+        "write coordination = \"leader\" in the pipeline; the outbox of PostgreSQL and of MySQL can be \
+         divided",
     ))
 }
 
