@@ -12,7 +12,7 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Postgres, Row, Transaction};
 
 use super::error::failure;
-use super::pooler::Link;
+use super::pooler::{BRIEF, Link};
 use super::shares;
 use super::store::integer;
 use super::types::Snapshot;
@@ -226,17 +226,13 @@ async fn take_over(
         .map_err(failure("take over the pipeline"))
 }
 
-/// Begins a transaction of a source.
-///
-/// It may be left open, by a call that was dropped or a process that was stopped, and then keeps
-/// the next owner from the cursor. The server ends it soon; somebody who goes on after that gets an
-/// error and reads anew.
+/// Begins a transaction of a source. One that is left open keeps the next owner from the cursor, but not
+/// for long.
 pub(super) async fn begin<'c>(
     link: &'c mut Link<'_>,
     what: &'static str,
 ) -> Result<Transaction<'c, Postgres>, Failure> {
-    const BEGIN: &str = "begin; set local idle_in_transaction_session_timeout = '2s'";
-    link.begin(BEGIN).await.map_err(failure(what))
+    link.begin(BRIEF).await.map_err(failure(what))
 }
 
 type Query = sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments>;

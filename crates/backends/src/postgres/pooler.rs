@@ -35,6 +35,12 @@ pub(super) enum Way {
     },
 }
 
+/// Begins a transaction that belongs to semel alone.
+///
+/// It may be left open, by a call that was dropped or a process that was stopped, and then keeps others
+/// from what it has locked. The server ends it soon; somebody who goes on after that gets an error.
+pub(super) const BRIEF: &str = "begin; set local idle_in_transaction_session_timeout = '2s'";
+
 const NAME: &str = "semel.connection";
 
 /// A setting that the server shows to whoever brought it along.
@@ -119,7 +125,7 @@ impl<'c> Link<'c> {
         Ok(match self.way {
             Way::Direct => Step::Direct(self.connection),
             Way::Pooled { .. } => {
-                Step::Within(self.begin("begin").await.map_err(failure("begin a step"))?)
+                Step::Within(self.begin(BRIEF).await.map_err(failure("begin a step"))?)
             }
         })
     }
@@ -184,7 +190,7 @@ impl Once<'_> {
         if !self.0.is_pooled() {
             return self.0.pool().fetch_many(query).try_collect().await;
         }
-        let mut tx = self.0.opened("begin").await?;
+        let mut tx = self.0.opened(BRIEF).await?;
         let answers = tx.fetch_many(query).try_collect().await?;
         tx.commit().await?;
         Ok(answers)

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::coordination::PostgresMember;
 use super::error::failure;
 use super::notify::Notifying;
-use super::pooler::{Link, Once, Step, Way};
+use super::pooler::{BRIEF, Link, Once, Step, Way};
 use super::schema::{self, SchemaStatus};
 use super::{PostgresAdmin, PostgresInbox, PostgresKeys, PostgresOutbox, PostgresSource};
 use crate::mapped::Airspace;
@@ -103,7 +103,7 @@ impl PostgresStore {
     pub(super) async fn step(&self) -> Result<Step<'static>, Failure> {
         Ok(match self.way {
             Way::Direct => Step::Owned(self.pool.acquire().await.map_err(failure("connect"))?),
-            Way::Pooled { .. } => Step::Within(self.begin().await?),
+            Way::Pooled { .. } => Step::Within(self.begin_as(BRIEF).await?),
         })
     }
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 use semel_backends::postgres::PostgresStore;
 use semel_core::coordination::{Coordinator, Share};
 use semel_core::memory::MemoryBroker;
-use semel_core::{AdminStore, Event, Limit, Source};
+use semel_core::{AdminStore, Event, Limit, Outcome, Settlement, Source};
 use semel_relay::{Relay, Settings, Stop};
+use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, service};
 use semel_testkit::workload::{delivered_numbers, event, lanes};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -124,6 +125,44 @@ async fn a_relay_works_from_end_to_end() {
     assert_eq!(running.await.unwrap().unwrap().published, 300);
     let mut successor = database.store.source("orders").await.unwrap();
     assert!(successor.next_batch(Limit::default()).await.unwrap().deliveries.is_empty());
+}
+
+/// What is one statement elsewhere is a transaction here, and can be left open.
+#[tokio::test]
+async fn a_frozen_relay_keeps_its_locks_for_two_seconds() {
+    const SOON: Duration = Duration::from_secs(10);
+    let database = pooled!();
+    let pooler = service(Service::Pgbouncer).unwrap();
+    let address = pooler.split_once('@').unwrap().1.split('/').next().unwrap();
+    let proxy = Proxy::start(address).await;
+    let url = url_of(&pooler.replace(address, &proxy.address()), &database.name);
+    let frozen = connect(&url).await;
+    assert!(frozen.is_pooled());
+    let mut source = frozen.source("orders").await.unwrap();
+    write(&database.store, &lanes(3)).await;
+    let batch = source.next_batch(Limit::default()).await.unwrap().deliveries;
+    let settlements: Vec<_> = (batch.iter())
+        .map(|got| Settlement { receipt: got.receipt, outcome: Outcome::Delivered })
+        .collect();
+
+    let mut lock = database.pool().begin().await.unwrap();
+    sqlx::raw_sql("select from semel.cursor for update").execute(&mut *lock).await.unwrap();
+    let stuck = tokio::spawn(async move { source.settle(&settlements).await });
+    let waiting = "select count(*) from pg_stat_activity
+        where datname = current_database() and wait_event_type = 'Lock'";
+    let waits = async {
+        while database.number(waiting).await == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(SOON, waits).await.unwrap();
+    proxy.swallow_replies(true);
+    lock.rollback().await.unwrap();
+
+    let next = timeout(SOON, database.store.source("orders")).await.expect("the lock was given up");
+    let again = next.unwrap().next_batch(Limit::default()).await.unwrap().deliveries;
+    assert_eq!(delivered_numbers(&again), [0, 1, 2], "what was not committed is offered again");
+    stuck.abort();
 }
 
 /// What took long to read is read with plans of another kind, also here.
