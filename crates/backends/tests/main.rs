@@ -10,6 +10,8 @@ mod drivers;
 mod kafka;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod mapped;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod merged;
 #[cfg(feature = "mqtt")]
 mod mqtt;
 #[cfg(feature = "mysql")]

@@ -6,9 +6,11 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use semel_testkit::services::{Service, service};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use tokio::time::sleep;
 
 fn semel(folder: &Path, url: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
@@ -97,4 +99,78 @@ fn a_server_that_is_not_there_is_unreachable_and_its_password_stays_secret() {
     assert!(message.contains("postgres://127.0.0.1:1/shop"), "{message}");
     assert!(message.contains("no event is lost"), "{message}");
     assert!(!message.contains("hunter2"), "{message}");
+}
+
+/// A database of its own, and its address on another server, such as a pooler in front.
+async fn database(server: &str, name: &str) -> impl Fn(&str) -> String {
+    let name = format!("semel_cli_{name}_{}", std::process::id());
+    execute(server, &format!("drop database if exists {name} with (force)")).await;
+    execute(server, &format!("create database {name}")).await;
+    move |server| format!("{}/{name}", server.rsplit_once('/').unwrap().0)
+}
+
+#[tokio::test]
+async fn everything_goes_through_a_pooler_but_listening() {
+    let Some(server) = service(Service::Postgres) else { return };
+    let Some(pooler) = service(Service::Pgbouncer) else { return };
+    let database = database(&server, "pooled").await;
+    let url = database(&pooler);
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("semel.toml"), CONFIG).unwrap();
+    expect(0, &semel(folder, &url, &["migrate", "up", "--database", &url]));
+    let send = ["send", "--database", &url, "--aggregate-type", "order", "--aggregate-id", "42"];
+    expect(0, &semel(folder, &url, &[&send[..], &["--type", "T", "--payload", "1"]].concat()));
+    let said = expect(0, &semel(folder, &url, &["relay", "--drain"]));
+    assert!(said.contains("there is a pooler between here and PostgreSQL"), "{said}");
+    assert_eq!(fs::read_to_string(folder.join("events.ndjson")).unwrap().lines().count(), 1);
+    let status = expect(0, &semel(folder, &url, &["status", "--output", "json"]));
+    assert!(status.contains("\"published\": 1"), "{status}");
+    assert_eq!(
+        expect(0, &semel(folder, &url, &["clean", "--older-than", "0s"])),
+        "1 events deleted\n"
+    );
+
+    let config = CONFIG.replace("[sink.out]", "notify = true\n[sink.out]");
+    fs::write(folder.join("semel.toml"), config).unwrap();
+    let said = expect(78, &semel(folder, &url, &["relay", "--drain"]));
+    assert!(said.contains("E-POSTGRES-POOLER"), "{said}");
+    expect(0, &semel(folder, &database(&server), &["relay", "--drain"]));
+    let name = url.rsplit_once('/').unwrap().1;
+    execute(&server, &format!("drop database {name} with (force)")).await;
+}
+
+#[tokio::test]
+async fn a_relay_that_looks_once_a_minute_is_woken_by_a_notification() {
+    let Some(server) = service(Service::Postgres) else { return };
+    let url = database(&server, "notified").await(&server);
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let seldom = "poll_interval = \"60s\"\nnotify = true\n[sink.out]";
+    fs::write(folder.join("semel.toml"), CONFIG.replace("[sink.out]", seldom)).unwrap();
+    expect(0, &semel(folder, &url, &["migrate", "up", "--database", &url]));
+    let mut relay = Command::new(env!("CARGO_BIN_EXE_semel"));
+    let relay = relay.arg("relay").current_dir(folder).env("DATABASE_URL", &url);
+    let mut relay = relay.stderr(std::process::Stdio::null()).spawn().unwrap();
+    let arrives = async |limit: Duration| {
+        let began = Instant::now();
+        let lines = || fs::read_to_string(folder.join("events.ndjson")).unwrap_or_default();
+        while lines().is_empty() && began.elapsed() < limit {
+            sleep(Duration::from_millis(20)).await;
+        }
+        !lines().is_empty()
+    };
+    // After a few empty looks the next one is far away.
+    sleep(Duration::from_secs(6)).await;
+    let insert = "insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
+                  values ('order', '42', 'OrderPlaced', '1')";
+    execute(&url, insert).await;
+    let unnoticed = !arrives(Duration::from_secs(1)).await;
+    execute(&url, "notify semel_outbox").await;
+    let woken = arrives(Duration::from_secs(2)).await;
+    relay.kill().unwrap();
+    relay.wait().unwrap();
+    let name = url.rsplit_once('/').unwrap().1;
+    execute(&server, &format!("drop database {name} with (force)")).await;
+    assert!(unnoticed && woken, "unnoticed before: {unnoticed}, woken: {woken}");
 }

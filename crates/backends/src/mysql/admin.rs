@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, MySqlConnection};
 
 use super::error::failure;
 use super::parking::Parking;
-use super::row::{json, listed};
+use super::row::{json, listed, share_of};
 use super::store::{MysqlStore, count, micros};
 use super::view::{Place, Search, listed_at, view};
 
@@ -44,17 +44,19 @@ const UNFINISHED: &[State] = &[State::Failed, State::Dead];
 /// How many events one statement changes.
 const ROWS: usize = 10_000;
 
-const LOCK: &str = "SELECT epoch FROM semel_cursor WHERE pipeline = ? FOR UPDATE";
-const LOCK_ALL: &str = "SELECT pipeline FROM semel_cursor ORDER BY pipeline FOR UPDATE";
+const LOCK: &str = "SELECT epoch FROM semel_cursor WHERE pipeline = ? ORDER BY share FOR UPDATE";
+const LOCK_ALL: &str = "SELECT pipeline FROM semel_cursor ORDER BY pipeline, share FOR UPDATE";
 
 const OFFER: &str = concat!(
-    "INSERT INTO semel_parked (pipeline, position, aggregate_type, aggregate_id, place, state, \
-         holds, due, changed_at) \
-     SELECT ?, o.position, o.aggregate_type, o.aggregate_id, o.position, 'waiting', 1, \
+    "INSERT INTO semel_parked (pipeline, share, position, aggregate_type, aggregate_id, place, \
+         state, holds, due, changed_at) \
+     SELECT ?, ",
+    share_of!("?"),
+    ", o.position, o.aggregate_type, o.aggregate_id, o.position, 'waiting', 1, \
          utc_timestamp(6), utc_timestamp(6) FROM ",
     listed!(),
     " STRAIGHT_JOIN semel_outbox o ON o.position = j.position \
-     ON DUPLICATE KEY UPDATE state = 'waiting', holds = 1, attempts = 0, due = VALUES(due), \
+     ON DUPLICATE KEY UPDATE share = VALUES(share), state = 'waiting', holds = 1, attempts = 0, due = VALUES(due), \
          retry_at = NULL, error = NULL, changed_at = VALUES(changed_at)"
 );
 
@@ -71,7 +73,7 @@ const OLD: &str = "SELECT o.position FROM semel_outbox o FORCE INDEX (semel_outb
     WHERE o.position > 0 AND o.position <= (\
         SELECT coalesce(min(if(c.moved_at < utc_timestamp(6) - INTERVAL ? MICROSECOND, c.position, \
             coalesce((SELECT max(g.position) FROM semel_progress g WHERE g.pipeline = c.pipeline \
-                AND g.passed_at < utc_timestamp(6) - INTERVAL ? MICROSECOND), 0))), 0) \
+                AND g.share = c.share AND g.passed_at < utc_timestamp(6) - INTERVAL ? MICROSECOND), 0))), 0) \
         FROM semel_cursor c) \
     AND NOT EXISTS (SELECT 1 FROM semel_cursor c \
         JOIN semel_parked p ON p.pipeline = c.pipeline AND p.position = o.position \
@@ -106,7 +108,7 @@ impl MysqlAdmin {
     async fn lock(&self, connection: &mut MySqlConnection) -> Result<Place, Failure> {
         sqlx::query(LOCK)
             .bind(&self.pipeline)
-            .fetch_optional(&mut *connection)
+            .fetch_all(&mut *connection)
             .await
             .map_err(failure("lock the cursor"))?;
         Place::read(&self.store, connection, &self.pipeline).await
@@ -120,7 +122,8 @@ impl MysqlAdmin {
         let search = Search::chosen(&self.pipeline, &place, selection, states);
         let positions = search.positions(&mut tx).await?;
         for part in positions.chunks(ROWS) {
-            let offer = sqlx::query(OFFER).bind(&self.pipeline).bind(json(part));
+            let offer = sqlx::query(OFFER).bind(&self.pipeline).bind(count(place.shares()));
+            let offer = offer.bind(json(part));
             offer.execute(&mut *tx).await.map_err(failed())?;
         }
         tx.commit().await.map_err(failed())?;
@@ -186,7 +189,7 @@ impl AdminStore for MysqlAdmin {
         for part in positions.chunks(ROWS) {
             let discard = sqlx::query(DISCARD).bind(json(part)).bind(&self.pipeline);
             discard.execute(&mut *tx).await.map_err(failed())?;
-            Parking { pipeline: &self.pipeline }.promote(&mut tx, part).await?;
+            Parking { pipeline: &self.pipeline, share: 0 }.promote(&mut tx, part).await?;
         }
         tx.commit().await.map_err(failed())?;
         self.store.announce_change();
@@ -226,15 +229,15 @@ impl MysqlAdmin {
         place: &Place,
         stats: &mut Stats,
     ) -> Result<(), Failure> {
-        let (settled, position, handed_out) =
-            (place.is_settled(), place.position, place.handed_out);
+        let (settled, handed_out, low) = (place.is_settled(), place.is_handed_out(), place.low());
         let counting = format!(
             "SELECT (SELECT count(*) FROM semel_outbox), \
                  (SELECT count(*) FROM semel_outbox WHERE position = 0) \
                      + (SELECT count(*) FROM semel_outbox o \
-                        WHERE o.position > {handed_out} AND NOT {settled}), \
-                 (SELECT count(*) FROM semel_outbox o WHERE o.position > {position} \
-                      AND o.position <= {handed_out} AND NOT {settled}), \
+                        WHERE o.position > {low} AND NOT {handed_out} AND NOT {settled}), \
+                 (SELECT count(*) FROM semel_outbox o WHERE o.position > {low} \
+                      AND {handed_out} AND NOT {settled} AND NOT EXISTS (SELECT 1 \
+                      FROM semel_parked p WHERE p.pipeline = ? AND p.position = o.position)), \
                  count(if(taken = 0 AND state IN ('waiting', 'scheduled'), 1, NULL)), \
                  count(if(taken <> 0, 1, NULL)), \
                  count(if(taken = 0 AND state = 'failed', 1, NULL)), \
@@ -244,6 +247,7 @@ impl MysqlAdmin {
         let counts: (i64, i64, i64, i64, i64, i64, i64, i64) =
             sqlx::query_as(AssertSqlSafe(counting))
                 .persistent(false)
+                .bind(&self.pipeline)
                 .bind(&self.pipeline)
                 .fetch_one(connection)
                 .await
@@ -287,12 +291,13 @@ impl MysqlAdmin {
             "SELECT timestampdiff(MICROSECOND, min(oldest.created_at), utc_timestamp(6)) FROM (\
                  (SELECT created_at FROM semel_outbox WHERE position = 0 ORDER BY seq LIMIT 1) \
                  UNION ALL (SELECT o.created_at FROM semel_outbox o \
-                     WHERE o.position > {} AND NOT {} ORDER BY o.position LIMIT 1) \
+                     WHERE o.position > {} AND NOT {} AND NOT {} ORDER BY o.position LIMIT 1) \
                  UNION ALL (SELECT o.created_at FROM semel_parked p \
                      JOIN semel_outbox o ON o.position = p.position WHERE p.pipeline = ? \
                      AND p.taken = 0 AND p.state IN ('waiting', 'scheduled') \
                      ORDER BY p.position LIMIT 1)) oldest",
-            place.handed_out,
+            place.low(),
+            place.is_handed_out(),
             place.is_settled()
         );
         let age: Option<i64> = sqlx::query_scalar(AssertSqlSafe(oldest))

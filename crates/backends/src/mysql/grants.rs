@@ -52,7 +52,7 @@ CREATE ROLE IF NOT EXISTS {poller};
 GRANT SELECT ON semel_migrations TO {poller};
 GRANT SELECT, UPDATE (position), DELETE ON semel_outbox TO {poller};
 GRANT SELECT, UPDATE ON semel_counter TO {poller};
-GRANT SELECT, INSERT, UPDATE ON semel_cursor TO {poller};
+GRANT SELECT, INSERT, UPDATE, DELETE ON semel_cursor TO {poller};
 GRANT SELECT, INSERT, UPDATE, DELETE ON semel_progress TO {poller};
 GRANT SELECT, INSERT, UPDATE, DELETE ON semel_parked TO {poller};
 GRANT SELECT, INSERT, UPDATE, DELETE ON semel_member TO {poller};

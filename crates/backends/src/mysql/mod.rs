@@ -43,6 +43,7 @@ mod round;
 mod row;
 mod schema;
 mod settle;
+mod shares;
 mod statement;
 mod store;
 mod view;

@@ -6,7 +6,7 @@
 //! due as well; whoever waits behind another has no due time, until [`Parking::promote`] gives it
 //! one. So a lane with a hundred thousand waiting events costs a poll nothing.
 //!
-//! Whoever changes these rows holds the lock of the pipeline's cursor row, so that nobody waits for
+//! Whoever changes these rows holds the lock of the cursor row of their share, so that nobody waits for
 //! another in a circle.
 
 use semel_core::{Clock, Failure, Outcome};
@@ -18,10 +18,11 @@ use super::error::failure;
 use super::row::{self, event_columns, listed};
 use super::store::{count, micros};
 
-/// The parked events of one pipeline.
+/// The parked events of one share of a pipeline.
 #[derive(Clone, Copy)]
 pub(super) struct Parking<'a> {
     pub(super) pipeline: &'a str,
+    pub(super) share: u32,
 }
 
 /// How an event is put aside.
@@ -115,9 +116,9 @@ impl Standing {
 }
 
 const PUT: &str = concat!(
-    "INSERT INTO semel_parked (pipeline, position, aggregate_type, aggregate_id, place, turn, \
+    "INSERT INTO semel_parked (pipeline, share, position, aggregate_type, aggregate_id, place, turn, \
          state, holds, attempts, due, retry_at, error, changed_at) \
-     SELECT ?, o.position, o.aggregate_type, o.aggregate_id, o.position, \
+     SELECT ?, ?, o.position, o.aggregate_type, o.aggregate_id, o.position, \
          if(j.state = 'scheduled', ",
     row::as_micros!("o.available_at"),
     ", 0), j.state, j.holds, j.attempts, \
@@ -134,9 +135,9 @@ const PUT: &str = concat!(
 );
 
 const FOLLOW: &str = concat!(
-    "INSERT IGNORE INTO semel_parked (pipeline, position, aggregate_type, aggregate_id, place, \
-         state, holds, changed_at) \
-     SELECT ?, o.position, o.aggregate_type, o.aggregate_id, o.position, 'waiting', 1, \
+    "INSERT IGNORE INTO semel_parked (pipeline, share, position, aggregate_type, aggregate_id, \
+         place, state, holds, changed_at) \
+     SELECT ?, ?, o.position, o.aggregate_type, o.aggregate_id, o.position, 'waiting', 1, \
          utc_timestamp(6) \
      FROM ",
     listed!(),
@@ -189,7 +190,7 @@ const PROMOTE: &str = "UPDATE (SELECT position FROM semel_parked FORCE INDEX (se
      STRAIGHT_JOIN semel_parked p ON p.pipeline = ? AND p.position = head.position \
      SET p.due = utc_timestamp(6) WHERE p.due IS NULL AND p.state = 'waiting'";
 
-const SCHEDULED: &str = "SELECT position FROM semel_parked WHERE pipeline = ? \
+const SCHEDULED: &str = "SELECT position FROM semel_parked WHERE pipeline = ? AND share = ? \
     AND state = 'scheduled' AND taken = 0 AND due <= utc_timestamp(6) ORDER BY due LIMIT 1000";
 
 const DUE: &str = concat!(
@@ -197,7 +198,7 @@ const DUE: &str = concat!(
     event_columns!(),
     ", p.attempts FROM semel_parked p FORCE INDEX (semel_parked_offer) \
          STRAIGHT_JOIN semel_outbox o ON o.position = p.position \
-     WHERE p.pipeline = ? AND p.offered = 1 AND p.due <= utc_timestamp(6) \
+     WHERE p.pipeline = ? AND p.share = ? AND p.offered = 1 AND p.due <= utc_timestamp(6) \
          AND NOT coalesce((\
              SELECT (e.place, e.turn, e.position) < (p.place, p.turn, p.position) \
              FROM semel_parked e FORCE INDEX (semel_parked_lane) \
@@ -209,13 +210,13 @@ const DUE: &str = concat!(
 );
 
 const FREE: &str = "UPDATE semel_parked SET taken = 0 \
-    WHERE pipeline = ? AND state IN ('waiting', 'failed') AND taken > 0";
+    WHERE pipeline = ? AND share = ? AND state IN ('waiting', 'failed') AND taken > 0";
 
 const FREE_OTHERS: &str = concat!(
     "UPDATE semel_parked p LEFT JOIN ",
     listed!(),
     " ON j.position = p.position SET p.taken = 0 WHERE p.pipeline = ? \
-         AND p.state IN ('waiting', 'failed') AND p.taken > 0 AND j.position IS NULL"
+         AND p.share = ? AND p.state IN ('waiting', 'failed') AND p.taken > 0 AND j.position IS NULL"
 );
 
 impl Parking<'_> {
@@ -231,6 +232,7 @@ impl Parking<'_> {
         let rows = asides.iter().map(|(position, aside)| aside.as_json(*position)).collect();
         sqlx::query(PUT)
             .bind(self.pipeline)
+            .bind(self.share)
             .bind(Value::Array(rows).to_string())
             .execute(connection)
             .await
@@ -250,6 +252,7 @@ impl Parking<'_> {
         let (failed, list) = (|| failure("park events"), row::json(positions));
         sqlx::query(FOLLOW)
             .bind(self.pipeline)
+            .bind(self.share)
             .bind(&list)
             .bind(self.pipeline)
             .execute(&mut *connection)
@@ -346,6 +349,7 @@ impl Parking<'_> {
     ) -> Result<bool, Failure> {
         let woken: Vec<u64> = sqlx::query_scalar(SCHEDULED)
             .bind(self.pipeline)
+            .bind(self.share)
             .fetch_all(&mut *connection)
             .await
             .map_err(failure("wake scheduled events"))?;
@@ -361,6 +365,7 @@ impl Parking<'_> {
     ) -> Result<Vec<MySqlRow>, Failure> {
         sqlx::query(DUE)
             .bind(self.pipeline)
+            .bind(self.share)
             .bind(count(limit))
             .fetch_all(connection)
             .await
@@ -374,10 +379,11 @@ impl Parking<'_> {
         positions: &[u64],
     ) -> Result<(), Failure> {
         let freed = if positions.is_empty() {
-            sqlx::query(FREE).bind(self.pipeline)
+            sqlx::query(FREE)
         } else {
-            sqlx::query(FREE_OTHERS).bind(row::json(positions)).bind(self.pipeline)
+            sqlx::query(FREE_OTHERS).bind(row::json(positions))
         };
+        let freed = freed.bind(self.pipeline).bind(self.share);
         freed.execute(connection).await.map_err(failure("free parked events")).map(drop)
     }
 }

@@ -1,9 +1,11 @@
 //! [`Source`]: the outbox of one pipeline, read with a cursor over positions.
 
 use std::collections::{BTreeSet, HashSet};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
+use semel_core::coordination::Share;
 use semel_core::{
     Batch, Failure, Guarantees, Holding, Limit, Settlement, Source, Timestamp, Topic,
 };
@@ -16,14 +18,16 @@ use super::position::number_committed;
 use super::round::Round;
 use super::row::as_micros;
 use super::schema;
+use super::shares;
 use super::store::{MysqlStore, timestamp};
 use crate::watermark::{Frontier, Watermark};
 
-/// The outbox as a source for one pipeline. Made by [`MysqlStore::source`].
+/// The outbox as a source for one pipeline. Made by [`MysqlStore::source`], or for one share of a
+/// pipeline by [`MysqlStore::source_share`].
 ///
 /// Several pipelines read the same outbox, each with a cursor of its own. Whoever opens a pipeline
 /// owns it: the epoch in its cursor row goes up, and everything an earlier owner still tries is
-/// answered with [`Holding::Lost`].
+/// answered with [`Holding::Lost`]. A pipeline of several shares has a cursor for each.
 ///
 /// An event is numbered once, for all pipelines. Confirming a batch is one UPDATE of one row,
 /// however large the batch is. An empty poll is one query.
@@ -46,6 +50,7 @@ pub struct MysqlSource {
     pub(super) store: MysqlStore,
     changes: watch::Receiver<()>,
     pub(super) pipeline: String,
+    pub(super) share: Share,
     pub(super) epoch: u64,
     pub(super) topic: Topic,
     /// The rows that were read from the log and are not settled.
@@ -57,6 +62,8 @@ pub struct MysqlSource {
     /// Whether rows may be marked as taken in the table that `taken` does not have, because a call
     /// ended half-way.
     pub(super) unsure: bool,
+    /// How far the events of others were passed, and since when the cursor does not show it.
+    pub(super) passing: Passing,
     /// When the progress was last recorded.
     pub(super) recorded_at: Option<Timestamp>,
     /// How large an event is, about: so that no more is asked for than there is room for.
@@ -66,20 +73,22 @@ pub struct MysqlSource {
 /// The longest name of a pipeline.
 const NAME_CHARS: usize = 100;
 
-const TAKE_OVER: &str = "INSERT INTO semel_cursor (pipeline, position, ahead, epoch, moved_at) \
-    VALUES (?, 0, '[]', 1, utc_timestamp(6)) \
-    ON DUPLICATE KEY UPDATE epoch = epoch + 1, handed_out = position";
+const TAKE_OVER: &str = "UPDATE semel_cursor SET epoch = epoch + 1, handed_out = position \
+    WHERE pipeline = ? AND share = ? AND shares = ?";
 
-const CURSOR: &str = "SELECT epoch, position, ahead FROM semel_cursor WHERE pipeline = ?";
+const CURSOR: &str =
+    "SELECT epoch, position, ahead FROM semel_cursor WHERE pipeline = ? AND share = ?";
 
 /// Locks the cursor, if it is still ours.
-const OWN: &str = "SELECT 1 FROM semel_cursor WHERE pipeline = ? AND epoch = ? FOR UPDATE";
+const OWN: &str =
+    "SELECT 1 FROM semel_cursor WHERE pipeline = ? AND share = ? AND epoch = ? FOR UPDATE";
 
 /// Whether something in `state` is due.
 macro_rules! is_due {
     ($state:literal) => {
         concat!(
-            "EXISTS (SELECT 1 FROM semel_parked p WHERE p.pipeline = c.pipeline AND p.state = '",
+            "EXISTS (SELECT 1 FROM semel_parked p WHERE p.pipeline = c.pipeline AND p.share = c.share \
+                AND p.state = '",
             $state,
             "' AND p.taken = 0 AND p.due <= utc_timestamp(6))"
         )
@@ -96,11 +105,36 @@ const LOOK: &str = concat!(
     is_due!("scheduled"),
     ", (SELECT ",
     as_micros!("p.retry_at"),
-    " FROM semel_parked p WHERE p.pipeline = c.pipeline AND p.state = 'failed' AND p.taken = 0 \
-         AND p.due > utc_timestamp(6) ORDER BY p.due LIMIT 1), \
+    " FROM semel_parked p WHERE p.pipeline = c.pipeline AND p.share = c.share \
+         AND p.state = 'failed' AND p.taken = 0 AND p.due > utc_timestamp(6) ORDER BY p.due LIMIT 1), \
      EXISTS (SELECT 1 FROM semel_outbox FORCE INDEX (semel_outbox_position) WHERE position = 0) \
-     FROM semel_cursor c WHERE c.pipeline = ? AND c.epoch = ?"
+     FROM semel_cursor c WHERE c.pipeline = ? AND c.share = ? AND c.epoch = ?"
 );
+
+/// How far the events of other shares were passed.
+#[derive(Debug, Default)]
+pub(super) struct Passing {
+    shown: u64,
+    since: Option<Instant>,
+}
+
+impl Passing {
+    /// A share without events of its own writes no more often than this.
+    const PACE: Duration = Duration::from_secs(2);
+
+    fn is_due(&mut self, read: u64) -> bool {
+        read > self.shown && self.since.get_or_insert_with(Instant::now).elapsed() >= Self::PACE
+    }
+
+    /// What is not shown now never is.
+    fn is_over(&mut self) {
+        self.since = Instant::now().checked_sub(Self::PACE);
+    }
+
+    fn is_shown(&mut self, read: u64) {
+        *self = Self { shown: read, since: None };
+    }
+}
 
 /// What there is to do.
 struct Agenda {
@@ -111,19 +145,27 @@ struct Agenda {
 }
 
 impl MysqlSource {
-    pub(super) async fn open(store: MysqlStore, pipeline: &str) -> Result<Self, Failure> {
+    pub(super) async fn open(
+        store: MysqlStore,
+        pipeline: &str,
+        share: Share,
+    ) -> Result<Self, Failure> {
         if pipeline.chars().count() > NAME_CHARS {
             let what = format!("MySQL: the pipeline {pipeline:?} has too long a name");
             return Err(Failure::misconfigured("E-PIPELINE-NAME", what)
                 .with_fix(format!("use at most {NAME_CHARS} characters")));
         }
         let failed = || failure("take over the pipeline");
-        let mut tx = store.begin().await?;
+        let mut tx = store.begin_brief().await?;
         schema::check(&mut tx).await?;
-        sqlx::query(TAKE_OVER).bind(pipeline).execute(&mut *tx).await.map_err(failed())?;
+        if !take_over(&mut tx, pipeline, share).await? {
+            shares::divide(&mut tx, pipeline, share.of).await?;
+            take_over(&mut tx, pipeline, share).await?;
+        }
+        let cursor = sqlx::query_as(CURSOR).bind(pipeline).bind(share.number);
         let (epoch, position, ahead): (u64, u64, String) =
-            sqlx::query_as(CURSOR).bind(pipeline).fetch_one(&mut *tx).await.map_err(failed())?;
-        Parking { pipeline }.free_all_but(&mut tx, &[]).await?;
+            cursor.fetch_one(&mut *tx).await.map_err(failed())?;
+        Parking { pipeline, share: share.number }.free_all_but(&mut tx, &[]).await?;
         tx.commit().await.map_err(failed())?;
         let ahead = serde_json::from_str(&ahead).map_err(|error| {
             Failure::misconfigured("E-MYSQL-CURSOR", format!("MySQL: cursor of {pipeline:?}"))
@@ -132,12 +174,14 @@ impl MysqlSource {
         Ok(Self {
             changes: store.changes(),
             pipeline: pipeline.to_owned(),
+            share,
             epoch,
             topic: Topic::from("outbox"),
             watermark: Watermark::resume(Frontier { position, ahead }),
             again: BTreeSet::new(),
             taken: HashSet::new(),
             unsure: false,
+            passing: Passing::default(),
             recorded_at: None,
             average: 1024,
             store,
@@ -145,13 +189,14 @@ impl MysqlSource {
     }
 
     pub(super) fn parking(&self) -> Parking<'_> {
-        Parking { pipeline: &self.pipeline }
+        Parking { pipeline: &self.pipeline, share: self.share.number }
     }
 
     /// Whether this source is the owner, and stays it until the transaction ends.
     pub(super) async fn owns(&self, connection: &mut MySqlConnection) -> Result<bool, Failure> {
         sqlx::query(OWN)
             .bind(&self.pipeline)
+            .bind(self.share.number)
             .bind(self.epoch)
             .fetch_optional(connection)
             .await
@@ -166,6 +211,7 @@ impl MysqlSource {
         }
         let found: Option<(bool, bool, Option<i64>, bool)> = sqlx::query_as(LOOK)
             .bind(&self.pipeline)
+            .bind(self.share.number)
             .bind(self.epoch)
             .fetch_optional(self.store.pool())
             .await
@@ -181,9 +227,22 @@ impl MysqlSource {
         Ok(Some(Agenda { something_is_due, next_retry, something_is_new }))
     }
 
+    /// Shows from time to time how far the events of other shares were passed, which no settlement
+    /// does: a successor need not read them again, and they can be deleted.
+    async fn show_passing(&mut self) -> Result<(), Failure> {
+        if self.share.of > 1 && self.passing.is_due(self.watermark.read()) {
+            let failed = || failure("move the cursor");
+            let mut connection = self.store.pool().acquire().await.map_err(failed())?;
+            // Whoever lost it learns so from the next look.
+            let _ = self.move_cursor(&mut connection, &[]).await?;
+            self.passing.is_shown(self.watermark.read());
+        }
+        Ok(())
+    }
+
     /// Puts the parked table in order before it is read.
     async fn tidy(&mut self) -> Result<(), Failure> {
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.begin_brief().await?;
         if self.owns(&mut tx).await? {
             let parking = self.parking();
             if self.unsure {
@@ -196,6 +255,18 @@ impl MysqlSource {
         self.unsure = false;
         Ok(())
     }
+}
+
+/// Says whether there is such a share.
+async fn take_over(
+    connection: &mut MySqlConnection,
+    pipeline: &str,
+    share: Share,
+) -> Result<bool, Failure> {
+    let taken =
+        sqlx::query(TAKE_OVER).bind(pipeline).bind(share.number).bind(share.of).execute(connection);
+    let taken = taken.await.map_err(failure("take over the pipeline"))?;
+    Ok(taken.rows_affected() == 1)
 }
 
 #[async_trait]
@@ -225,6 +296,9 @@ impl Source for MysqlSource {
             }
             let more = round.more;
             let deliveries = self.hand_out(round);
+            if deliveries.is_empty() {
+                self.show_passing().await?;
+            }
             if !deliveries.is_empty() || !more {
                 return Ok(Batch { deliveries, more, next_due: agenda.next_retry });
             }
@@ -243,5 +317,12 @@ impl Source for MysqlSource {
 
     async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
         self.settle_all(settlements).await
+    }
+
+    async fn close(&mut self) {
+        self.passing.is_over();
+        if let Err(failure) = self.show_passing().await {
+            tracing::debug!(%failure, "a successor reads the events of other shares again");
+        }
     }
 }

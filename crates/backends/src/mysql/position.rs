@@ -35,7 +35,7 @@ pub(super) async fn number_committed(store: &MysqlStore, wanted: usize) -> Resul
     let failed = || failure("number new events");
     // A short backlog is numbered at once; of a long one each call does a part.
     let rows = wanted.clamp(1_000, ROWS);
-    let mut tx = store.begin().await?;
+    let mut tx = store.begin_brief().await?;
     let last: u64 = sqlx::query_scalar(LAST).fetch_one(&mut *tx).await.map_err(failed())?;
     let seqs: Vec<u64> = sqlx::query_scalar(COMMITTED)
         .bind(count(rows))

@@ -10,7 +10,7 @@ use sqlx::mysql::MySqlRow;
 use super::error::failure;
 use super::parking::{Aside, Standing, standing};
 use super::poll::MysqlSource;
-use super::row::{self, AFTER_EVENT, as_micros, event_columns, json, listed};
+use super::row::{self, AFTER_EVENT, as_micros, event_columns, json, listed, share_of};
 use super::store::{count, timestamp};
 
 /// What was found to be handed out or put aside.
@@ -22,6 +22,8 @@ pub(super) struct Round {
     found: Vec<(u64, Found)>,
     /// Something was found for which there was no room.
     pub(super) more: bool,
+    /// Up to here there is nothing else, of a share.
+    end: u64,
 }
 
 enum Found {
@@ -47,6 +49,23 @@ const NEW: &str = concat!(
      WHERE o.position > ? ORDER BY o.position LIMIT ?"
 );
 
+/// Rows of a share after a position, up to another.
+const NEW_OF_SHARE: &str = concat!(
+    "SELECT ",
+    event_columns!(),
+    ", ",
+    standing!(),
+    ", ",
+    as_micros!("utc_timestamp(6)"),
+    " FROM semel_outbox o FORCE INDEX (semel_outbox_position) \
+     WHERE o.position > ? AND o.position <= ? AND ",
+    share_of!("?"),
+    " = ? ORDER BY o.position LIMIT ?"
+);
+
+/// Whoever sees a position sees all before it.
+const LAST: &str = "SELECT last FROM semel_counter WHERE name = 'position'";
+
 /// Rows by their positions.
 const AGAIN: &str = concat!(
     "SELECT ",
@@ -62,7 +81,7 @@ const AGAIN: &str = concat!(
 
 impl Round {
     pub(super) fn new(limit: Limit) -> Self {
-        Self { limit, count: 0, bytes: 0, found: Vec::new(), more: false }
+        Self { limit, count: 0, bytes: 0, found: Vec::new(), more: false, end: 0 }
     }
 
     /// How many rows to ask for: one more than there is room for, to know whether there is more.
@@ -88,7 +107,7 @@ impl MysqlSource {
     /// Parked events that are due: they are the oldest.
     pub(super) async fn collect_parked(&mut self, round: &mut Round) -> Result<(), Failure> {
         self.unsure = true;
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.begin_brief().await?;
         if self.owns(&mut tx).await? {
             let mut chosen = Vec::new();
             for found in self.parking().due(&mut tx, round.rows(self.average)).await? {
@@ -127,13 +146,20 @@ impl MysqlSource {
             }
         }
         let rows = round.rows(self.average);
-        let query = sqlx::query(NEW)
-            .bind(&self.pipeline)
-            .bind(&self.pipeline)
-            .bind(self.watermark.read())
-            .bind(count(rows));
-        let (read, _) = self.collect(query.fetch(&mut *connection), round).await?;
+        let sql = if self.share.of == 1 { NEW } else { NEW_OF_SHARE };
+        let mut query =
+            sqlx::query(sql).bind(&self.pipeline).bind(&self.pipeline).bind(self.watermark.read());
+        let mut end = 0;
+        if self.share.of > 1 {
+            end = sqlx::query_scalar(LAST).fetch_one(&mut *connection).await.map_err(failed())?;
+            query = query.bind(end).bind(self.share.of).bind(self.share.number);
+        }
+        let query = query.bind(count(rows));
+        let (read, all) = self.collect(query.fetch(&mut *connection), round).await?;
         round.more |= read == rows;
+        if all && read < rows {
+            round.end = end;
+        }
         Ok(())
     }
 
@@ -180,7 +206,7 @@ impl MysqlSource {
         }
         let parking = self.parking();
         let mut something_is_due = false;
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.begin_brief().await?;
         if self.owns(&mut tx).await? {
             parking.put(&mut tx, &asides).await?;
             let positions: Vec<u64> = asides.iter().map(|(position, _)| *position).collect();
@@ -224,7 +250,11 @@ impl MysqlSource {
                 Found::PutAside(_) | Found::Passed => self.watermark.pass(position),
             }
         }
-        self.store.note_handed_out(&self.pipeline, self.epoch, self.watermark.read());
+        if round.end > self.watermark.read() {
+            self.watermark.pass(round.end);
+        }
+        let (number, read) = (self.share.number, self.watermark.read());
+        self.store.note_handed_out(&self.pipeline, number, self.epoch, read);
         deliveries
     }
 }

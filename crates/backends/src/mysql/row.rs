@@ -30,6 +30,14 @@ macro_rules! listed {
 }
 pub(super) use listed;
 
+/// The share that a row `o` belongs to, out of so many.
+macro_rules! share_of {
+    ($shares:literal) => {
+        concat!("mod(crc32(concat(o.aggregate_type, '/', o.aggregate_id)), ", $shares, ")")
+    };
+}
+pub(super) use share_of;
+
 /// The columns of an event, of a table called `o`, in the order [`event`] reads them. What has its
 /// usual value is null, which costs nothing on the way.
 macro_rules! event_columns {

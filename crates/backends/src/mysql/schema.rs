@@ -160,7 +160,7 @@ impl MysqlStore {
     /// # Errors
     /// `Misconfigured` when there are no tables.
     pub async fn pipelines(&self) -> Result<Vec<String>, Failure> {
-        sqlx::query_scalar("SELECT pipeline FROM semel_cursor ORDER BY pipeline")
+        sqlx::query_scalar("SELECT DISTINCT pipeline FROM semel_cursor ORDER BY pipeline")
             .fetch_all(self.pool())
             .await
             .map_err(failure("read the pipelines"))

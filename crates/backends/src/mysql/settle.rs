@@ -11,10 +11,11 @@ use super::poll::MysqlSource;
 const RECORD_EVERY_SECONDS: i64 = 1;
 
 const MOVE: &str = "UPDATE semel_cursor SET position = ?, ahead = ?, handed_out = ?, \
-    moved_at = utc_timestamp(6) WHERE pipeline = ? AND epoch = ?";
+    moved_at = utc_timestamp(6) WHERE pipeline = ? AND share = ? AND epoch = ?";
 
-const RECORD: &str = "INSERT IGNORE INTO semel_progress (pipeline, position, passed_at) \
-    SELECT pipeline, position, moved_at FROM semel_cursor WHERE pipeline = ? AND epoch = ?";
+const RECORD: &str = "INSERT IGNORE INTO semel_progress (pipeline, share, position, passed_at) \
+    SELECT pipeline, share, position, moved_at FROM semel_cursor \
+    WHERE pipeline = ? AND share = ? AND epoch = ?";
 
 /// Outcomes, by what has to be written for them.
 #[derive(Default)]
@@ -48,7 +49,7 @@ impl MysqlSource {
             }
             return Ok(held);
         }
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.begin_brief().await?;
         if !self.owns(&mut tx).await? {
             return Ok(Holding::Lost);
         }
@@ -108,7 +109,7 @@ impl MysqlSource {
     }
 
     /// One UPDATE, which checks that the cursor is still ours.
-    async fn move_cursor(
+    pub(super) async fn move_cursor(
         &self,
         connection: &mut MySqlConnection,
         finished: &[u64],
@@ -121,6 +122,7 @@ impl MysqlSource {
             .bind(ahead)
             .bind(self.watermark.read())
             .bind(&self.pipeline)
+            .bind(self.share.number)
             .bind(self.epoch)
             .execute(connection)
             .await
@@ -138,6 +140,7 @@ impl MysqlSource {
     async fn record_progress(&mut self, connection: &mut MySqlConnection) -> Result<(), Failure> {
         sqlx::query(RECORD)
             .bind(&self.pipeline)
+            .bind(self.share.number)
             .bind(self.epoch)
             .execute(connection)
             .await

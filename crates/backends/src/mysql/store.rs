@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use semel_core::coordination::Share;
 use semel_core::{Clock, Failure, SystemClock, Timestamp};
 use sqlx::{MySql, MySqlPool, Transaction};
 use tokio::sync::watch;
@@ -35,13 +36,23 @@ pub struct MysqlStore {
     changes: Arc<watch::Sender<()>>,
     /// What the sources of mapped tables have in flight.
     pub(super) airspace: Airspace,
-    /// For each pipeline that a source of this process owns: its epoch, and the last event that
-    /// was handed out. It saves a write per batch.
-    handed_out: Arc<Mutex<HashMap<String, (u64, u64)>>>,
+    /// For each share of a pipeline that a source of this process owns: its epoch, and the last event
+    /// that was handed out. It saves a write per batch.
+    handed_out: Arc<Mutex<HandedOut>>,
+    /// The connections for what a relay changes, opened when they are needed.
+    relays: Arc<OnceLock<MySqlPool>>,
 }
+
+type HandedOut = HashMap<(String, u32), (u64, u64)>;
 
 /// Without gap locks: rows that are looked at and not there stop no writer.
 const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION";
+
+/// The same, and the server ends it when nothing happens in it. MySQL cannot tell that from a connection
+/// in which nothing happens.
+const BEGIN_BRIEF: &str = "\
+    SET SESSION /*M!100301 idle_transaction_timeout = 2 */ /*!80017 wait_timeout = 5 */; \
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION";
 
 /// All statements see one state.
 const BEGIN_LOOKING: &str = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
@@ -51,7 +62,7 @@ impl MysqlStore {
     pub(super) fn new(pool: MySqlPool, clock: Arc<dyn Clock>) -> Self {
         let changes = Arc::new(watch::Sender::new(()));
         let airspace = Airspace::default();
-        Self { pool, clock, changes, airspace, handed_out: Arc::default() }
+        Self { pool, clock, changes, airspace, handed_out: Arc::default(), relays: Arc::default() }
     }
 
     /// A store on the application's own pool.
@@ -72,21 +83,21 @@ impl MysqlStore {
     /// # Errors
     /// `Unavailable` when there is no connection to be had.
     pub async fn begin(&self) -> Result<Transaction<'static, MySql>, Failure> {
-        self.begin_as(BEGIN).await
+        begin_on(&self.pool, BEGIN).await
+    }
+
+    /// Opens a transaction of a relay.
+    ///
+    /// It may be left open, by a process that was stopped, and then keeps the next owner from the
+    /// cursor, or everybody from numbering. The server ends it soon; somebody who goes on after that
+    /// gets an error and reads anew.
+    pub(super) async fn begin_brief(&self) -> Result<Transaction<'static, MySql>, Failure> {
+        begin_on(self.relays.get_or_init(|| another(&self.pool)), BEGIN_BRIEF).await
     }
 
     /// Opens a transaction that only reads, and sees one state of the database.
     pub(super) async fn begin_looking(&self) -> Result<Transaction<'static, MySql>, Failure> {
-        self.begin_as(BEGIN_LOOKING).await
-    }
-
-    /// In a task of its own: if the caller is dropped half-way, sqlx would put a connection back
-    /// into the pool that has a transaction open and does not know it.
-    async fn begin_as(&self, sql: &'static str) -> Result<Transaction<'static, MySql>, Failure> {
-        let pool = self.pool.clone();
-        let begun = tokio::spawn(async move { pool.begin_with(sql).await }).await;
-        let begun = begun.unwrap_or(Err(sqlx::Error::WorkerCrashed));
-        begun.map_err(failure("begin a transaction"))
+        begin_on(&self.pool, BEGIN_LOOKING).await
     }
 
     /// Creates or upgrades the tables; says which migrations were applied.
@@ -107,9 +118,33 @@ impl MysqlStore {
     /// A pipeline that is new begins with the oldest event that is still there.
     ///
     /// # Errors
-    /// `Misconfigured` when the tables are missing or of another version.
+    /// As of [`source_share`](Self::source_share), of which this is the only share.
     pub async fn source(&self, pipeline: &str) -> Result<MysqlSource, Failure> {
-        MysqlSource::open(self.clone(), pipeline).await
+        self.source_share(pipeline, Share::WHOLE).await
+    }
+
+    /// One share of the pipeline of this name as a source, taking it over from any other owner of
+    /// this share. It hands out the events of its own lanes and no others; whatever else is true of
+    /// a pipeline is true of each of its shares.
+    ///
+    /// When the pipeline is split into another number of shares, it is split anew first: owners of
+    /// its former shares get nothing more, and what they had not settled is offered by the new ones.
+    ///
+    /// # Errors
+    /// `Misconfigured` when the tables are missing or of another version, or when one share is too
+    /// far behind the others to split the pipeline anew.
+    ///
+    /// ```no_run
+    /// use semel_backends::mysql::MysqlConfig;
+    /// use semel_core::coordination::Share;
+    ///
+    /// # async fn run() -> Result<(), semel_core::Failure> {
+    /// let store = MysqlConfig::new("mysql://shop:secret@localhost/shop")?.connect().await?;
+    /// let first_of_four = store.source_share("orders", Share::new(0, 4)?).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn source_share(&self, pipeline: &str, share: Share) -> Result<MysqlSource, Failure> {
+        MysqlSource::open(self.clone(), pipeline, share).await
     }
 
     /// The inbox.
@@ -145,6 +180,9 @@ impl MysqlStore {
 
     /// Closes all connections.
     pub async fn close(&self) {
+        if let Some(relays) = self.relays.get() {
+            relays.close().await;
+        }
         self.pool.close().await;
     }
 
@@ -157,20 +195,36 @@ impl MysqlStore {
         self.changes.subscribe()
     }
 
-    pub(super) fn note_handed_out(&self, pipeline: &str, epoch: u64, last: u64) {
+    pub(super) fn note_handed_out(&self, pipeline: &str, share: u32, epoch: u64, last: u64) {
         let mut noted = self.handed_out.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(note) = noted.get_mut(pipeline) {
-            *note = (epoch, last);
-        } else {
-            noted.insert(pipeline.to_owned(), (epoch, last));
-        }
+        noted.insert((pipeline.to_owned(), share), (epoch, last));
     }
 
     /// The last event that the owner with this epoch has handed out, if it is in this process.
-    pub(super) fn handed_out(&self, pipeline: &str, epoch: u64) -> u64 {
+    pub(super) fn handed_out(&self, pipeline: &str, share: u32, epoch: u64) -> u64 {
         let noted = self.handed_out.lock().unwrap_or_else(PoisonError::into_inner);
-        noted.get(pipeline).filter(|(owner, _)| *owner == epoch).map_or(0, |(_, last)| *last)
+        let note = noted.get(&(pipeline.to_owned(), share));
+        note.filter(|(owner, _)| *owner == epoch).map_or(0, |(_, last)| *last)
     }
+}
+
+/// In a task of its own: if the caller is dropped half-way, sqlx would put a connection back into the
+/// pool that has a transaction open and does not know it.
+async fn begin_on(
+    pool: &MySqlPool,
+    sql: &'static str,
+) -> Result<Transaction<'static, MySql>, Failure> {
+    let pool = pool.clone();
+    let begun = tokio::spawn(async move { pool.begin_with(sql).await }).await;
+    let begun = begun.unwrap_or(Err(sqlx::Error::WorkerCrashed));
+    begun.map_err(failure("begin a transaction"))
+}
+
+/// The same connections once more: those of the first pool may belong to an application, whose
+/// transactions take as long as they take.
+fn another(pool: &MySqlPool) -> MySqlPool {
+    let options = pool.options().clone().min_connections(0).idle_timeout(Duration::from_secs(4));
+    options.connect_lazy_with(pool.connect_options().as_ref().clone())
 }
 
 impl fmt::Debug for MysqlStore {

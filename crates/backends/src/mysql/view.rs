@@ -9,20 +9,24 @@ use sqlx::mysql::{MySqlDatabaseError, MySqlRow};
 use sqlx::{MySql, MySqlConnection, QueryBuilder};
 
 use super::error::failure;
-use super::row::{self, AFTER_EVENT, as_micros, event_columns};
+use super::row::{self, AFTER_EVENT, as_micros, event_columns, share_of};
 use super::store::{MysqlStore, count};
 
-/// Where a pipeline is.
-pub(super) struct Place {
-    pub(super) position: u64,
+/// Where the shares of a pipeline are, in their order.
+#[derive(Default)]
+pub(super) struct Place(Vec<Part>);
+
+/// Where a share is.
+struct Part {
+    position: u64,
     /// Spans of positions that are settled beyond it.
     ahead: Vec<(u64, u64)>,
     /// The last position that a relay has taken up.
-    pub(super) handed_out: u64,
+    handed_out: u64,
 }
 
-const PLACE: &str =
-    "SELECT position, ahead, handed_out, epoch FROM semel_cursor WHERE pipeline = ?";
+const PLACE: &str = "SELECT share, position, ahead, handed_out, epoch FROM semel_cursor \
+    WHERE pipeline = ? ORDER BY share";
 
 impl Place {
     pub(super) async fn read(
@@ -30,26 +34,80 @@ impl Place {
         connection: &mut MySqlConnection,
         pipeline: &str,
     ) -> Result<Self, Failure> {
-        let cursor: Option<(u64, String, u64, u64)> = sqlx::query_as(PLACE)
+        Self::read_with(connection, pipeline, |share, epoch| {
+            store.handed_out(pipeline, share, epoch)
+        })
+        .await
+    }
+
+    async fn read_with(
+        connection: &mut MySqlConnection,
+        pipeline: &str,
+        handed_out: impl Fn(u32, u64) -> u64,
+    ) -> Result<Self, Failure> {
+        let cursors: Vec<(u32, u64, String, u64, u64)> = sqlx::query_as(PLACE)
             .bind(pipeline)
-            .fetch_optional(connection)
+            .fetch_all(connection)
             .await
             .map_err(failure("read the cursor"))?;
-        let (position, ahead, noted, epoch) = cursor.unwrap_or_default();
-        Ok(Self {
+        let part = |(share, position, ahead, noted, epoch): (u32, u64, String, u64, u64)| Part {
             position,
             ahead: serde_json::from_str(&ahead).unwrap_or_default(),
-            handed_out: noted.max(store.handed_out(pipeline, epoch)),
-        })
+            handed_out: noted.max(handed_out(share, epoch)),
+        };
+        Ok(Self(cursors.into_iter().map(part).collect()))
+    }
+
+    /// As the tables have it.
+    pub(super) async fn stored(
+        connection: &mut MySqlConnection,
+        pipeline: &str,
+    ) -> Result<Self, Failure> {
+        Self::read_with(connection, pipeline, |_, _| 0).await
+    }
+
+    /// Everything up to here is settled, in all shares.
+    pub(super) fn low(&self) -> u64 {
+        self.0.iter().map(|part| part.position).min().unwrap_or(0)
+    }
+
+    /// How many shares there are.
+    pub(super) fn shares(&self) -> usize {
+        self.0.len().max(1)
     }
 
     /// Whether an outbox row `o` is settled, as a condition.
     pub(super) fn is_settled(&self) -> String {
-        let mut condition = format!("(o.position BETWEEN 1 AND {}", self.position);
-        for (first, last) in &self.ahead {
-            condition += &format!(" OR o.position BETWEEN {first} AND {last}");
+        self.in_each(|part| {
+            let mut condition = format!("(o.position BETWEEN 1 AND {}", part.position);
+            for (first, last) in &part.ahead {
+                condition += &format!(" OR o.position BETWEEN {first} AND {last}");
+            }
+            condition + ")"
+        })
+    }
+
+    /// Whether a relay has taken up an outbox row `o`, as a condition.
+    pub(super) fn is_handed_out(&self) -> String {
+        self.in_each(|part| format!("(o.position BETWEEN 1 AND {})", part.handed_out))
+    }
+
+    /// A condition that is another one in each share.
+    fn in_each(&self, condition: impl Fn(&Part) -> String) -> String {
+        match &self.0[..] {
+            [] => "FALSE".into(),
+            [only] => condition(only),
+            parts => {
+                let mut cases = format!(
+                    "(CASE mod(crc32(concat(o.aggregate_type, '/', o.aggregate_id)), {})",
+                    parts.len()
+                );
+                for (number, part) in parts.iter().enumerate() {
+                    cases += &format!(" WHEN {number} THEN {}", condition(part));
+                }
+                cases + " END)"
+            }
         }
-        condition + ")"
     }
 
     /// The state of an outbox row `o` with its parked row `p`.
@@ -59,10 +117,10 @@ impl Place {
                   WHEN p.state IN ('waiting', 'scheduled') THEN 'pending' \
                   WHEN p.state IS NOT NULL THEN p.state \
                   WHEN {} THEN 'published' \
-                  WHEN o.position BETWEEN 1 AND {} THEN 'publishing' \
+                  WHEN {} THEN 'publishing' \
                   ELSE 'pending' END",
             self.is_settled(),
-            self.handed_out
+            self.is_handed_out()
         )
     }
 }
@@ -91,7 +149,7 @@ const VIEW: &str = concat!(
     " WHEN p.state IS NULL THEN ",
     as_micros!(
         "coalesce((SELECT g.passed_at FROM semel_progress g WHERE g.pipeline = c.pipeline \
-             AND g.position >= o.position ORDER BY g.position LIMIT 1), c.moved_at)"
+             AND g.share = c.share AND g.position >= o.position ORDER BY g.position LIMIT 1), c.moved_at)"
     ),
     " END, "
 );
@@ -165,12 +223,14 @@ impl<'a> Search<'a> {
         if self.ids.is_none() && self.states.iter().all(is_parked) {
             query.push(
                 " FROM semel_parked p STRAIGHT_JOIN semel_outbox o ON o.position = p.position \
-                  LEFT JOIN semel_cursor c ON c.pipeline = p.pipeline WHERE p.pipeline = ",
+                  LEFT JOIN semel_cursor c ON c.pipeline = p.pipeline AND c.share = ",
             );
+            query.push(share_of!("c.shares")).push(" WHERE p.pipeline = ");
             query.push_bind(self.pipeline.to_owned());
         } else {
             query.push(" FROM semel_outbox o LEFT JOIN semel_cursor c ON c.pipeline = ");
             query.push_bind(self.pipeline.to_owned());
+            query.push(" AND c.share = ").push(share_of!("c.shares"));
             query.push(" LEFT JOIN semel_parked p ON p.position = o.position AND p.pipeline = ");
             query.push_bind(self.pipeline.to_owned()).push(" WHERE TRUE");
         }

@@ -240,7 +240,7 @@ impl AdminStore for PostgresAdmin {
         let failed = || failure("count events");
         let row = sqlx::query(STATS)
             .bind(&self.pipeline)
-            .fetch_one(self.store.pool())
+            .fetch_one(self.store.once())
             .await
             .map_err(failed())?;
         let number = |index: usize| -> Result<u64, Failure> {
@@ -274,7 +274,7 @@ impl AdminStore for PostgresAdmin {
             .filtered(sql, filter)
             .bind(after)
             .bind(count(limit.saturating_add(1)))
-            .fetch_all(self.store.pool())
+            .fetch_all(self.store.once())
             .await
             .map_err(failure("list events"))?;
         let page = &rows[..limit.min(rows.len())];
@@ -289,7 +289,7 @@ impl AdminStore for PostgresAdmin {
         let row = sqlx::query(GET)
             .bind(&self.pipeline)
             .bind(id.as_uuid())
-            .fetch_optional(self.store.pool())
+            .fetch_optional(self.store.once())
             .await
             .map_err(failure("read an event"))?;
         row.map(|row| view(&row)).transpose()
@@ -312,7 +312,7 @@ impl AdminStore for PostgresAdmin {
             .bind(micros(age))
             .bind(count(limit))
             .bind(self.cleaned.load(Ordering::Relaxed))
-            .fetch_one(self.store.pool())
+            .fetch_one(self.store.once())
             .await
             .map_err(failure("delete old events"))?;
         // A call that found less than it might have came to the end: begin anew.

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::{Clock, Failure, SystemClock};
-use sqlx::ConnectOptions;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{ConnectOptions, PgPool};
 
 use super::error::failure;
+use super::pooler::{Marker, Way};
 use super::store::PostgresStore;
 
 /// Where the server is and how it is reached.
@@ -50,6 +51,8 @@ impl PostgresConfig {
         let options = PgConnectOptions::from_str(url)
             .map_err(failure("read the database URL"))?
             .application_name("semel")
+            // Poolers refuse what they do not know.
+            .extra_float_digits(None)
             .disable_statement_logging();
         Ok(Self {
             options,
@@ -81,19 +84,46 @@ impl PostgresConfig {
         self
     }
 
-    /// Connects.
+    /// Connects, and looks whether there is a pooler in between: then everything works in the way
+    /// that is safe behind one in transaction mode, with more round trips.
     ///
     /// # Errors
     /// `Unavailable` when the server cannot be reached, `Misconfigured` when it refuses the user.
     pub async fn connect(&self) -> Result<PostgresStore, Failure> {
         let (host, port) = (self.options.get_host(), self.options.get_port());
-        let pool = PgPoolOptions::new()
+        let what = format!("connect to {host}:{port}");
+        let failed = || failure(&what);
+        let marker = Marker::new();
+        let pool = match self.open(marker.put_on(&self.options)).await {
+            Ok(pool) if marker.arrived(&pool).await.map_err(failed())? => {
+                return Ok(PostgresStore::new(pool, Arc::clone(&self.clock), Way::Direct));
+            }
+            Ok(pool) => pool,
+            Err(error) if Marker::is_refused(&error) => {
+                self.open(self.options.clone()).await.map_err(failed())?
+            }
+            Err(error) => return Err(failed()(error)),
+        };
+        let knows_statements = marker.is_renamed(&pool).await.map_err(failed())?;
+        pool.close().await;
+        let options = self.options.clone();
+        let options = if knows_statements { options } else { options.statement_cache_capacity(0) };
+        let pool = self.open(options).await.map_err(failed())?;
+        tracing::info!(
+            %host, port, knows_statements,
+            "there is a pooler between here and PostgreSQL: every statement runs in a transaction, \
+             nothing is kept between them, and notifications cannot be listened for"
+        );
+        let way = Way::Pooled { knows_statements };
+        Ok(PostgresStore::new(pool, Arc::clone(&self.clock), way))
+    }
+
+    async fn open(&self, options: PgConnectOptions) -> Result<PgPool, sqlx::Error> {
+        PgPoolOptions::new()
             .max_connections(self.connections)
             .acquire_timeout(self.patience)
-            .connect_with(self.options.clone())
+            .connect_with(options)
             .await
-            .map_err(failure(&format!("connect to {host}:{port}")))?;
-        Ok(PostgresStore::new(pool, Arc::clone(&self.clock)))
     }
 }
 

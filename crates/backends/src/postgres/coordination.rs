@@ -90,11 +90,11 @@ impl Coordinator for PostgresMember {
                 .bind(member)
                 .bind(integer(*shares))
                 .bind(self.lease_micros())
-                .execute(self.store.pool())
+                .execute(self.store.once())
                 .await
                 .map_err(failed())?;
         }
-        let rows = sqlx::query(LOOK).bind(pipeline).bind(member).fetch_all(self.store.pool());
+        let rows = sqlx::query(LOOK).bind(pipeline).bind(member).fetch_all(self.store.once());
         let (mut others, mut held) = (Vec::new(), Vec::new());
         for row in rows.await.map_err(failed())? {
             let who: String = row.try_get(1).map_err(failed())?;
@@ -116,7 +116,7 @@ impl Coordinator for PostgresMember {
             .bind(member)
             .bind(shares.iter().copied().map(integer).collect::<Vec<_>>())
             .bind(self.lease_micros())
-            .fetch_all(self.store.pool())
+            .fetch_all(self.store.once())
             .await
             .map_err(failure("claim a share"))?;
         Ok(claimed.into_iter().map(i32::unsigned_abs).collect())
@@ -130,7 +130,7 @@ impl Coordinator for PostgresMember {
         .bind(pipeline)
         .bind(member)
         .bind(shares.iter().copied().map(integer).collect::<Vec<_>>())
-        .execute(self.store.pool())
+        .execute(self.store.once())
         .await
         .map_err(failure("give a share back"))?;
         Ok(())
@@ -144,7 +144,7 @@ impl Coordinator for PostgresMember {
         )
         .bind(pipeline)
         .bind(member)
-        .execute(self.store.pool())
+        .execute(self.store.once())
         .await
         .map_err(failure("leave the group"))?;
         Ok(())

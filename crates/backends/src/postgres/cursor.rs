@@ -9,9 +9,10 @@ use std::sync::Arc;
 use semel_core::coordination::Share;
 use semel_core::{Failure, Holding};
 use sqlx::postgres::PgRow;
-use sqlx::{Connection, PgConnection, Postgres, Row, Transaction};
+use sqlx::{PgConnection, Postgres, Row, Transaction};
 
 use super::error::failure;
+use super::pooler::{BRIEF, Link};
 use super::shares;
 use super::store::integer;
 use super::types::Snapshot;
@@ -96,29 +97,33 @@ const MARK: Statement = Statement {
 impl Cursor {
     /// Takes the share over from whoever has it.
     pub(super) async fn open(
-        connection: &mut PgConnection,
+        link: &mut Link<'_>,
         pipeline: &str,
         share: Share,
         server: &str,
     ) -> Result<(Self, Position), Failure> {
         let failed = || failure("take over the pipeline");
-        let mut row = take_over(connection, pipeline, share).await?;
+        let mut step = link.step().await?;
+        let mut row = take_over(&mut step, pipeline, share).await?;
+        step.end().await?;
         if row.is_none() {
-            let mut tx = begin(connection, "divide the pipeline").await?;
+            let mut tx = begin(link, "divide the pipeline").await?;
             shares::divide(&mut tx, pipeline, share.of, server).await?;
             row = take_over(&mut tx, pipeline, share).await?;
             tx.commit().await.map_err(failed())?;
         }
         let row = row.ok_or_else(|| failed()(sqlx::Error::RowNotFound))?;
+        let mut step = link.step().await?;
         sqlx::query(
             "update semel.parked set taken = null
             where pipeline = $1 and share = $2 and taken is not null",
         )
         .bind(pipeline)
         .bind(integer(share.number))
-        .execute(connection)
+        .execute(&mut *step)
         .await
         .map_err(failed())?;
+        step.end().await?;
         let epoch = row.try_get(0).map_err(failed())?;
         let cursor = Self { pipeline: pipeline.to_owned(), share, epoch, place: None };
         Ok((cursor, position(&row).map_err(failed())?))
@@ -221,17 +226,13 @@ async fn take_over(
         .map_err(failure("take over the pipeline"))
 }
 
-/// Begins a transaction of a source.
-///
-/// It may be left open, by a call that was dropped or a process that was stopped, and then keeps
-/// the next owner from the cursor. The server ends it soon; somebody who goes on after that gets an
-/// error and reads anew.
+/// Begins a transaction of a source. One that is left open keeps the next owner from the cursor, but not
+/// for long.
 pub(super) async fn begin<'c>(
-    connection: &'c mut PgConnection,
+    link: &'c mut Link<'_>,
     what: &'static str,
 ) -> Result<Transaction<'c, Postgres>, Failure> {
-    const BEGIN: &str = "begin; set local idle_in_transaction_session_timeout = '2s'";
-    connection.begin_with(BEGIN).await.map_err(failure(what))
+    link.begin(BRIEF).await.map_err(failure(what))
 }
 
 type Query = sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments>;

@@ -123,7 +123,7 @@ impl InboxStore for PostgresInbox {
         let forgotten = sqlx::query(FORGET)
             .bind(micros(age))
             .bind(count(limit))
-            .execute(self.store.pool())
+            .execute(self.store.once())
             .await
             .map_err(failure("forget old messages"))?;
         Ok(changed(forgotten.rows_affected()))

@@ -116,7 +116,7 @@ impl IdempotencyStore for PostgresKeys {
                 .bind(key.as_bytes().as_slice())
                 .bind(fingerprint.as_bytes().as_slice())
                 .bind(micros(lease))
-                .fetch_optional(self.store.pool())
+                .fetch_optional(self.store.once())
                 .await
                 .map_err(failed())?;
             let claim = row.map(|row| read_claim(&row)).transpose().map_err(failed())?;
@@ -133,7 +133,7 @@ impl IdempotencyStore for PostgresKeys {
         record: Record,
         keep: Duration,
     ) -> Result<Holding, Failure> {
-        complete(self.store.pool(), key, token, record, keep).await
+        complete(self.store.once(), key, token, record, keep).await
     }
 
     async fn renew(
@@ -146,20 +146,20 @@ impl IdempotencyStore for PostgresKeys {
             .bind(key.as_bytes().as_slice())
             .bind(stored(token))
             .bind(micros(lease));
-        let renewed = query.execute(self.store.pool()).await.map_err(failure("renew a lease"))?;
+        let renewed = query.execute(self.store.once()).await.map_err(failure("renew a lease"))?;
         Ok(holding(renewed.rows_affected()))
     }
 
     async fn release(&self, key: &ScopedKey, token: Token) -> Result<Holding, Failure> {
         let query = sqlx::query(RELEASE).bind(key.as_bytes().as_slice()).bind(stored(token));
-        let released = query.execute(self.store.pool()).await.map_err(failure("give a key up"))?;
+        let released = query.execute(self.store.once()).await.map_err(failure("give a key up"))?;
         Ok(holding(released.rows_affected()))
     }
 
     async fn forget_expired(&self, limit: usize) -> Result<usize, Failure> {
         let query = sqlx::query(FORGET).bind(count(limit));
         let forgotten =
-            query.execute(self.store.pool()).await.map_err(failure("forget expired keys"))?;
+            query.execute(self.store.once()).await.map_err(failure("forget expired keys"))?;
         Ok(changed(forgotten.rows_affected()))
     }
 }

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use futures_util::TryStreamExt;
 use semel_core::coordination::Share;
 use semel_core::{Event, Failure, Limit, Payload, Timestamp};
+use sqlx::PgConnection;
 use sqlx::postgres::PgRow;
-use sqlx::{Connection, PgConnection};
 
 use super::cursor::Cursor;
 use super::error::failure;
+use super::pooler::{Link, Step};
 use super::row::{self, column, event_columns};
 use super::store::{count, integer};
 use super::types::{Snapshot, Stamp};
@@ -56,6 +57,13 @@ pub(super) struct LogRow {
     pub(super) size: usize,
     /// Whether the payload is too large to come with many others.
     large: bool,
+}
+
+impl LogRow {
+    /// Whether its payload did not come with it.
+    pub(super) fn is_large(&self) -> bool {
+        self.large
+    }
 }
 
 /// How much one statement may bring.
@@ -220,7 +228,7 @@ const SMALL_WINDOW: usize = 1_000;
 ///
 /// With `guided` it takes two more round trips, and the plan cannot be a bad one.
 pub(super) async fn read(
-    connection: &mut PgConnection,
+    link: &mut Link<'_>,
     cursor: &Cursor,
     what: &What<'_>,
     portion: Portion,
@@ -249,16 +257,15 @@ pub(super) async fn read(
         What::Next(_) if of > 1 => query.bind(integer(of)),
         _ => query,
     };
-    let mut look = if guided {
-        let failed = || failure("read the outbox");
-        let mut tx = connection.begin_with(GUIDED).await.map_err(failed())?;
-        let look = collect(query.fetch(&mut *tx), rows).await?;
-        tx.commit().await.map_err(failed())?;
-        look
+    let failed = || failure("read the outbox");
+    let mut step = if guided {
+        Step::Within(link.begin(GUIDED).await.map_err(failed())?)
     } else {
-        collect(query.fetch(&mut *connection), rows).await?
+        link.step().await?
     };
-    measure(connection, &mut look.rows).await?;
+    let mut look = collect(query.fetch(&mut *step), rows).await?;
+    measure(&mut step, &mut look.rows).await?;
+    step.end().await?;
     Ok(look)
 }
 

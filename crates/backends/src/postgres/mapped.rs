@@ -70,8 +70,8 @@ impl Database for PostgresStore {
     }
 
     async fn check_schema(&self) -> Result<(), Failure> {
-        let mut connection = self.pool().acquire().await.map_err(failure("connect"))?;
-        schema::check(&mut connection).await
+        let mut step = self.step().await?;
+        schema::check(&mut step).await
     }
 
     async fn read(&self, what: &'static str, statement: Statement) -> Result<Vec<Row>, Failure> {
@@ -81,8 +81,10 @@ impl Database for PostgresStore {
             tx.commit().await.map_err(failure(what))?;
             return Ok(rows);
         }
-        let mut connection = self.pool().acquire().await.map_err(failure(what))?;
-        fetch(&mut connection, &statement).await.map_err(failure(what))
+        let mut step = self.step().await?;
+        let rows = fetch(&mut step, &statement).await.map_err(failure(what))?;
+        step.end().await?;
+        Ok(rows)
     }
 
     async fn write(

@@ -9,13 +9,14 @@ use semel_core::coordination::Share;
 use semel_core::{
     Batch, Failure, Guarantees, Holding, Limit, Outcome, Receipt, Settlement, Source, Topic,
 };
+use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
-use sqlx::{PgConnection, Postgres};
 use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard, watch};
 
 use super::cursor::{self, Cursor};
 use super::error::failure;
 use super::parking::{Aside, Changes, Parking};
+use super::pooler::Link;
 use super::rebase::rebase;
 use super::round::{Guidance, Passing};
 use super::schema;
@@ -84,17 +85,20 @@ impl PostgresSource {
     ) -> Result<Self, Failure> {
         let mut connection =
             store.pool().acquire().await.map_err(failure("take over the pipeline"))?;
-        schema::check(&mut connection).await?;
-        schema::check_order(&mut connection).await?;
-        let server = cursor::identity(&mut connection).await?;
-        if let Some(events) = rebase(&mut connection, &server).await? {
+        let mut link = store.link(&mut connection);
+        let mut step = link.step().await?;
+        schema::check(&mut step).await?;
+        schema::check_order(&mut step).await?;
+        let server = cursor::identity(&mut step).await?;
+        step.end().await?;
+        if let Some(events) = rebase(&mut link, &server).await? {
             tracing::warn!(
                 events,
                 "the outbox came from another server, whose transaction ids mean nothing here: \
                  what was not settled is offered from its parking place"
             );
         }
-        let (cursor, position) = Cursor::open(&mut connection, pipeline, share, &server).await?;
+        let (cursor, position) = Cursor::open(&mut link, pipeline, share, &server).await?;
         Ok(Self {
             changes: store.changes(),
             connection: Arc::new(Mutex::new(Some(connection))),
@@ -127,7 +131,10 @@ impl PostgresSource {
         }
         if held.is_none() {
             let mut connection = self.store.pool().acquire().await.map_err(failure("connect"))?;
-            self.lost = cursor::identity(&mut connection).await? != self.server;
+            let mut link = self.store.link(&mut connection);
+            let mut step = link.step().await?;
+            self.lost = cursor::identity(&mut step).await? != self.server;
+            step.end().await?;
             *held = (!self.lost).then_some(connection);
         }
         self.busy = true;
@@ -174,10 +181,11 @@ impl Source for PostgresSource {
     /// so that a dropped call hands nothing out.
     async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
         self.changes.borrow_and_update();
+        let store = self.store.clone();
         while !self.lost
             && let Some(mut connection) = self.connect().await?
         {
-            let batch = self.round(&mut connection, limit).await;
+            let batch = self.round(&mut store.link(&mut connection), limit).await;
             if let Some(batch) = self.keep_or_drop(connection, batch).await? {
                 return Ok(batch);
             }
@@ -199,6 +207,7 @@ impl Source for PostgresSource {
         if self.lost {
             return Ok(Holding::Lost);
         }
+        let store = self.store.clone();
         let mut settling = Settling::new(self);
         for settlement in settlements {
             settling.add(settlement);
@@ -208,7 +217,8 @@ impl Source for PostgresSource {
         let Some(mut connection) = self.connect().await? else {
             return Ok(Holding::Lost);
         };
-        let held = self.store_changes(&mut connection, &ledger, &changes).await;
+        let mut link = store.link(&mut connection);
+        let held = self.store_changes(&mut link, &ledger, &changes).await;
         let held = self.keep_or_drop(connection, held).await?;
         self.lost = !held.is_held();
         if held.is_held() {
@@ -225,14 +235,17 @@ impl PostgresSource {
     /// Stores the position of `ledger` and what changes beside it, all or none.
     pub(super) async fn store_changes(
         &mut self,
-        connection: &mut PgConnection,
+        link: &mut Link<'_>,
         ledger: &Ledger,
         changes: &Changes,
     ) -> Result<Holding, Failure> {
         if changes.is_empty() {
-            return self.cursor.advance(connection, ledger).await;
+            let mut step = link.step().await?;
+            let held = self.cursor.advance(&mut step, ledger).await?;
+            step.end().await?;
+            return Ok(held);
         }
-        let mut tx = cursor::begin(connection, "settle").await?;
+        let mut tx = cursor::begin(link, "settle").await?;
         let held = self.cursor.advance(&mut tx, ledger).await?;
         if held.is_held() {
             self.parking().record(&mut tx, changes).await?;

@@ -10,9 +10,9 @@
 //! behind, nothing could be told apart: then every event that is still there is offered again.
 
 use semel_core::Failure;
-use sqlx::{Connection, PgConnection};
 
 use super::error::failure;
+use super::pooler::Link;
 
 const STALE: &str = "\
 select exists (select from semel.cursor where server <> $1
@@ -73,21 +73,16 @@ where h.pipeline = c.pipeline and h.share = c.share and (c.server <> $1
 
 /// Gives cursors and rows from elsewhere the numbers of this server; says how many events will be
 /// offered because of it, or nothing when all is well.
-pub(super) async fn rebase(
-    connection: &mut PgConnection,
-    server: &str,
-) -> Result<Option<u64>, Failure> {
+pub(super) async fn rebase(link: &mut Link<'_>, server: &str) -> Result<Option<u64>, Failure> {
     let failed = || failure("adopt the outbox of another server");
-    let stale: bool = sqlx::query_scalar(STALE)
-        .bind(server)
-        .fetch_one(&mut *connection)
-        .await
-        .map_err(failed())?;
+    let mut step = link.step().await?;
+    let stale = sqlx::query_scalar(STALE).bind(server).fetch_one(&mut *step);
+    let stale: bool = stale.await.map_err(failed())?;
+    step.end().await?;
     if !stale {
         return Ok(None);
     }
-    let mut tx =
-        connection.begin_with("begin isolation level repeatable read").await.map_err(failed())?;
+    let mut tx = link.begin("begin isolation level repeatable read").await.map_err(failed())?;
     sqlx::raw_sql(LOCK).execute(&mut *tx).await.map_err(failed())?;
     let parked = sqlx::query(PARK).bind(server).execute(&mut *tx).await.map_err(failed())?;
     sqlx::query(HEADS).execute(&mut *tx).await.map_err(failed())?;

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use semel_core::{Batch, Delivery, Event, Failure, Holding, Limit, Message, Receipt};
-use sqlx::{Connection, PgConnection};
 
 use super::cursor;
 use super::error::failure;
 use super::log::{self, Agenda, LogRow, Look, Portion, What};
 use super::parking::{Aside, Changes};
 use super::poll::PostgresSource;
+use super::pooler::Link;
 use super::row::{self, AFTER_EVENT, column};
 use super::window::{Ledger, Next, Standing};
 
@@ -82,19 +82,19 @@ impl PostgresSource {
     /// One look at the tables; none when another one is needed at once.
     pub(super) async fn round(
         &mut self,
-        connection: &mut PgConnection,
+        link: &mut Link<'_>,
         limit: Limit,
     ) -> Result<Option<Batch>, Failure> {
-        if self.unsure && !self.catch_up(connection).await?.is_held() {
+        if self.unsure && !self.catch_up(link).await?.is_held() {
             self.lost = true;
             return Ok(Some(Batch::default()));
         }
         let again = self.ledger.again(limit.events.max(1));
-        let Some(Look { agenda, rows, full }) = self.look(connection, limit, &again).await? else {
+        let Some(Look { agenda, rows, full }) = self.look(link, limit, &again).await? else {
             return Ok(None);
         };
         self.unsure = true;
-        let parked = self.take_parked(connection, &agenda, limit).await?;
+        let parked = self.take_parked(link, &agenda, limit).await?;
         let ledger = self.ledger.clone();
         let (more, log) = (!parked.is_empty(), Vec::new());
         let mut round = Round { limit, agenda, parked, log, ledger, more };
@@ -104,12 +104,14 @@ impl PostgresSource {
         } else {
             round.use_again(&again, rows);
         }
-        self.put_aside(connection, &mut round).await?;
+        self.put_aside(link, &mut round).await?;
         if !round.log.is_empty() && !self.lost {
-            self.lost = !self.cursor.mark(connection, &round.ledger).await?.is_held();
+            let mut step = link.step().await?;
+            self.lost = !self.cursor.mark(&mut step, &round.ledger).await?.is_held();
+            step.end().await?;
         }
-        round.fill(connection).await?;
-        self.store_end(connection, &round).await?;
+        round.fill(link).await?;
+        self.store_end(link, &round).await?;
         if self.lost {
             return Ok(Some(Batch::default()));
         }
@@ -119,22 +121,20 @@ impl PostgresSource {
 
     /// Stores where a window ended without a row, which no settlement will, and from time to time
     /// where those without any row of this share did.
-    async fn store_end(
-        &mut self,
-        connection: &mut PgConnection,
-        round: &Round,
-    ) -> Result<(), Failure> {
+    async fn store_end(&mut self, link: &mut Link<'_>, round: &Round) -> Result<(), Failure> {
         let passed = self.passing.is_due(round.agenda.others) || !self.ledger.is_settled();
         if passed && round.ledger.is_settled() && !self.lost {
-            self.lost = !self.cursor.advance(connection, &round.ledger).await?.is_held();
+            let mut step = link.step().await?;
+            self.lost = !self.cursor.advance(&mut step, &round.ledger).await?.is_held();
+            step.end().await?;
             self.passing = Passing::default();
         }
         Ok(())
     }
 
     /// Learns what an earlier call has changed in the tables before it ended half-way.
-    async fn catch_up(&mut self, connection: &mut PgConnection) -> Result<Holding, Failure> {
-        let mut tx = cursor::begin(connection, "catch up").await?;
+    async fn catch_up(&mut self, link: &mut Link<'_>) -> Result<Holding, Failure> {
+        let mut tx = cursor::begin(link, "catch up").await?;
         let held = self.cursor.wait_for_others(&mut tx).await?;
         if held.is_held() {
             let known: Vec<i64> = self.flights.values().copied().collect();
@@ -151,7 +151,7 @@ impl PostgresSource {
     /// Reads what is next; none when a window had to be measured first.
     async fn look(
         &mut self,
-        connection: &mut PgConnection,
+        link: &mut Link<'_>,
         limit: Limit,
         again: &[(u64, i64)],
     ) -> Result<Option<Look>, Failure> {
@@ -164,12 +164,12 @@ impl PostgresSource {
         };
         let guided = self.guidance.is_needed();
         let began = Instant::now();
-        let look = log::read(connection, &self.cursor, &what, portion, guided).await?;
+        let look = log::read(link, &self.cursor, &what, portion, guided).await?;
         // Rows of other shares are read, too.
         let rows = look.rows.len().saturating_mul(self.cursor.share.of as usize);
         if self.guidance.changes(began.elapsed(), rows) {
             // Plans that were made the other way are of no use.
-            connection.clear_cached_statements().await.map_err(failure("plan anew"))?;
+            link.forget_plans().await?;
         }
         if let Next::Window { from } = &next
             && again.is_empty()
@@ -177,7 +177,9 @@ impl PostgresSource {
         {
             // Its rows came in the order of the transactions: they are not its beginning.
             let end = look.agenda.snapshot;
-            let (first, last) = log::bounds(connection, from, &end).await?;
+            let mut step = link.step().await?;
+            let (first, last) = log::bounds(&mut step, from, &end).await?;
+            step.end().await?;
             self.ledger.open_window(end, first, last);
             return Ok(None);
         }
@@ -187,19 +189,20 @@ impl PostgresSource {
     /// Parked events that are due: they are the oldest.
     async fn take_parked(
         &mut self,
-        connection: &mut PgConnection,
+        link: &mut Link<'_>,
         agenda: &Agenda,
         limit: Limit,
     ) -> Result<Vec<(i64, Arc<Event>, u32)>, Failure> {
         if agenda.scheduled {
-            self.wake_scheduled(connection).await?;
+            self.wake_scheduled(link).await?;
         }
         if !agenda.due && !agenda.scheduled {
             return Ok(Vec::new());
         }
         let events = limit.events.max(1);
-        let taken =
-            self.parking().offer(connection, self.cursor.epoch, events, limit.bytes).await?;
+        let mut step = link.step().await?;
+        let taken = self.parking().offer(&mut step, self.cursor.epoch, events, limit.bytes).await?;
+        step.end().await?;
         let read = |found| {
             let attempts: i32 = column(found, AFTER_EVENT)?;
             let event = Arc::new(row::event(found)?.0);
@@ -208,9 +211,9 @@ impl PostgresSource {
         taken.iter().map(read).collect()
     }
 
-    async fn wake_scheduled(&mut self, connection: &mut PgConnection) -> Result<(), Failure> {
+    async fn wake_scheduled(&mut self, link: &mut Link<'_>) -> Result<(), Failure> {
         const WHAT: &str = "wake scheduled events";
-        let mut tx = cursor::begin(connection, WHAT).await?;
+        let mut tx = cursor::begin(link, WHAT).await?;
         self.lost = !self.cursor.wait_for_others(&mut tx).await?.is_held();
         if self.lost {
             return Ok(());
@@ -227,25 +230,17 @@ impl PostgresSource {
     }
 
     /// Parks the rows of the log whose lane is held or whose time has not come.
-    async fn put_aside(
-        &mut self,
-        connection: &mut PgConnection,
-        round: &mut Round,
-    ) -> Result<(), Failure> {
-        let held = self.held(connection, round).await?;
+    async fn put_aside(&mut self, link: &mut Link<'_>, round: &mut Round) -> Result<(), Failure> {
+        let held = self.held(link, round).await?;
         let changes = round.sort_out(&held);
         if !changes.is_empty() {
-            let held = self.store_changes(connection, &round.ledger, &changes).await?;
+            let held = self.store_changes(link, &round.ledger, &changes).await?;
             self.lost |= !held.is_held();
         }
         Ok(())
     }
 
-    async fn held(
-        &self,
-        connection: &mut PgConnection,
-        round: &Round,
-    ) -> Result<HashSet<i64>, Failure> {
+    async fn held(&self, link: &mut Link<'_>, round: &Round) -> Result<HashSet<i64>, Failure> {
         if round.log.is_empty() || !round.agenda.held {
             return Ok(HashSet::new());
         }
@@ -253,7 +248,10 @@ impl PostgresSource {
             (*seq, event.aggregate_type.clone(), event.aggregate_id.clone())
         };
         let lanes: Vec<_> = round.log.iter().map(lane).collect();
-        Ok(self.parking().held(connection, &lanes).await?.into_iter().collect())
+        let mut step = link.step().await?;
+        let held = self.parking().held(&mut step, &lanes).await?;
+        step.end().await?;
+        Ok(held.into_iter().collect())
     }
 
     /// Remembers what is in flight now.
@@ -355,8 +353,13 @@ impl Round {
     }
 
     /// Fetches what was too large to come at once.
-    async fn fill(&mut self, connection: &mut PgConnection) -> Result<(), Failure> {
-        log::fill(connection, self.log.iter_mut().map(|(_, row)| row)).await
+    async fn fill(&mut self, link: &mut Link<'_>) -> Result<(), Failure> {
+        if self.log.iter().all(|(_, row)| !row.is_large()) {
+            return Ok(());
+        }
+        let mut step = link.step().await?;
+        log::fill(&mut step, self.log.iter_mut().map(|(_, row)| row)).await?;
+        step.end().await
     }
 }
 

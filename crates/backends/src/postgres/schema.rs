@@ -2,7 +2,7 @@
 
 use semel_core::Failure;
 use sqlx::postgres::PgDatabaseError;
-use sqlx::{AssertSqlSafe, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
 
 use super::error::{failure, schema_missing};
 use super::store::PostgresStore;
@@ -52,8 +52,14 @@ struct Migration {
 /// # Ok(()) }
 /// ```
 pub async fn migrate(pool: &PgPool) -> Result<Vec<&'static str>, Failure> {
+    migrate_in(pool.begin().await.map_err(failure("migrate the tables"))?).await
+}
+
+/// Migrates in a transaction of its own.
+pub(super) async fn migrate_in(
+    mut tx: Transaction<'_, Postgres>,
+) -> Result<Vec<&'static str>, Failure> {
     let failed = || failure("migrate the tables");
-    let mut tx = pool.begin().await.map_err(failed())?;
     sqlx::raw_sql("set local lock_timeout = '60s'").execute(&mut *tx).await.map_err(failed())?;
     lock(&mut tx).await?;
     let present = version(&mut tx).await?;
@@ -114,7 +120,11 @@ impl SchemaStatus {
 /// ```
 pub async fn status(pool: &PgPool) -> Result<SchemaStatus, Failure> {
     let mut connection = pool.acquire().await.map_err(failure("read the schema version"))?;
-    let present = version(&mut connection).await?;
+    status_of(&mut connection).await
+}
+
+pub(super) async fn status_of(connection: &mut PgConnection) -> Result<SchemaStatus, Failure> {
+    let present = version(connection).await?;
     let missing = MIGRATIONS.iter().skip(present).map(|migration| migration.name).collect();
     Ok(SchemaStatus { present, latest: MIGRATIONS.len(), missing })
 }
@@ -160,7 +170,7 @@ impl PostgresStore {
     /// `Misconfigured` when there are no tables.
     pub async fn pipelines(&self) -> Result<Vec<String>, Failure> {
         sqlx::query_scalar("select distinct pipeline from semel.cursor order by pipeline")
-            .fetch_all(self.pool())
+            .fetch_all(self.once())
             .await
             .map_err(failure("read the pipelines"))
     }
@@ -170,8 +180,8 @@ impl PostgresStore {
     /// # Errors
     /// `Misconfigured` when there are no tables.
     pub async fn count_events(&self) -> Result<u64, Failure> {
-        let mut connection = self.pool().acquire().await.map_err(failure("count events"))?;
-        count_events(&mut connection).await
+        let mut step = self.step().await?;
+        count_events(&mut step).await
     }
 
     /// Drops the tables **and all events in them**, unless there are more than `at_most` by now:

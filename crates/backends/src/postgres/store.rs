@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use semel_core::coordination::Share;
 use semel_core::{Clock, Failure, SystemClock};
-use sqlx::{PgPool, Postgres, Transaction};
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tokio::sync::watch;
 
 use super::coordination::PostgresMember;
 use super::error::failure;
+use super::notify::Notifying;
+use super::pooler::{BRIEF, Link, Once, Step, Way};
 use super::schema::{self, SchemaStatus};
 use super::{PostgresAdmin, PostgresInbox, PostgresKeys, PostgresOutbox, PostgresSource};
 use crate::mapped::Airspace;
@@ -36,22 +38,33 @@ pub struct PostgresStore {
     changes: Arc<watch::Sender<()>>,
     /// What the sources of mapped tables have in flight.
     pub(super) airspace: Airspace,
+    way: Way,
+    pub(super) notifying: Arc<Notifying>,
 }
 
 impl PostgresStore {
-    pub(super) fn new(pool: PgPool, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(pool: PgPool, clock: Arc<dyn Clock>, way: Way) -> Self {
         Self {
             pool,
             clock,
+            way,
+            notifying: Arc::default(),
             changes: Arc::new(watch::Sender::new(())),
             airspace: Airspace::default(),
         }
     }
 
-    /// A store on the application's own pool.
+    /// A store on the application's own pool, whose connections lead to the server itself. Behind a
+    /// pooler, let [`PostgresConfig::connect`](super::PostgresConfig::connect) find that out.
     #[must_use]
     pub fn from_pool(pool: PgPool) -> Self {
-        Self::new(pool, Arc::new(SystemClock))
+        Self::new(pool, Arc::new(SystemClock), Way::Direct)
+    }
+
+    /// Whether there is a pooler between here and the server.
+    #[must_use]
+    pub fn is_pooled(&self) -> bool {
+        self.way != Way::Direct
     }
 
     /// The connections.
@@ -74,10 +87,33 @@ impl PostgresStore {
         &self,
         sql: &'static str,
     ) -> Result<Transaction<'static, Postgres>, Failure> {
-        let pool = self.pool.clone();
+        self.opened(sql).await.map_err(failure("begin a transaction"))
+    }
+
+    pub(super) async fn opened(
+        &self,
+        sql: &'static str,
+    ) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+        let (pool, sql) = (self.pool.clone(), self.way.opening(sql));
         let begun = tokio::spawn(async move { pool.begin_with(sql).await }).await;
-        let begun = begun.unwrap_or(Err(sqlx::Error::WorkerCrashed));
-        begun.map_err(failure("begin a transaction"))
+        begun.unwrap_or(Err(sqlx::Error::WorkerCrashed))
+    }
+
+    /// A connection for statements that need no transaction of their own.
+    pub(super) async fn step(&self) -> Result<Step<'static>, Failure> {
+        Ok(match self.way {
+            Way::Direct => Step::Owned(self.pool.acquire().await.map_err(failure("connect"))?),
+            Way::Pooled { .. } => Step::Within(self.begin_as(BRIEF).await?),
+        })
+    }
+
+    /// Executes one statement.
+    pub(super) fn once(&self) -> Once<'_> {
+        Once(self)
+    }
+
+    pub(super) fn link<'c>(&self, connection: &'c mut PgConnection) -> Link<'c> {
+        Link::new(connection, self.way)
     }
 
     /// Creates or upgrades the tables; says which migrations were applied.
@@ -85,7 +121,7 @@ impl PostgresStore {
     /// # Errors
     /// See [`migrate`](super::migrate).
     pub async fn migrate(&self) -> Result<Vec<&'static str>, Failure> {
-        schema::migrate(&self.pool).await
+        schema::migrate_in(self.begin().await?).await
     }
 
     /// Which version of the tables is there.
@@ -93,7 +129,10 @@ impl PostgresStore {
     /// # Errors
     /// See [`status`](super::status).
     pub async fn status(&self) -> Result<SchemaStatus, Failure> {
-        schema::status(&self.pool).await
+        let mut step = self.step().await?;
+        let status = schema::status_of(&mut step).await?;
+        step.end().await?;
+        Ok(status)
     }
 
     /// The writing end of the outbox.

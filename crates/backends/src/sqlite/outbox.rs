@@ -104,6 +104,36 @@ impl SqliteOutbox {
 
     /// Tells the relays of this process that a transaction with events has committed, so that they
     /// look at once. Without it, and in other processes, they look again at their poll interval.
+    ///
+    /// ```
+    /// use semel_backends::sqlite::SqliteConfig;
+    /// use semel_core::memory::MemoryBroker;
+    /// use semel_core::Event;
+    /// use semel_relay::{Relay, Settings, Stop};
+    /// use std::time::Duration;
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let url = format!("sqlite://{}/shop.db", folder.path().display());
+    /// let store = SqliteConfig::new(&url)?.connect().await?;
+    /// store.migrate().await?;
+    /// let (source, broker) = (store.source("orders").await?, MemoryBroker::new());
+    /// let seldom = Settings { poll_interval: Duration::from_secs(3600), ..Settings::default() };
+    /// let (stopper, stop) = Stop::new();
+    /// let relay = Relay::new("orders", source, broker.clone()).with_settings(seldom);
+    /// let running = tokio::spawn(relay.run(stop));
+    ///
+    /// let mut tx = store.begin().await?;
+    /// store.outbox().append(&mut tx, Event::new("order", "42", "OrderPlaced")).await?;
+    /// tx.commit().await?;
+    /// store.outbox().committed(); // the relay need not wait for an hour
+    /// while broker.is_empty() {
+    ///     tokio::task::yield_now().await;
+    /// }
+    /// stopper.stop();
+    /// assert_eq!(running.await??.published, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     pub fn committed(&self) {
         self.store.announce_change();
     }

@@ -1,18 +1,23 @@
 //! MySQL and MariaDB: the shared suites, and what is particular to them.
 
+mod dividing;
 mod failures;
+mod frozen;
 mod late;
 mod locks;
+mod merged;
 mod operator;
 mod order;
 mod plain_sql;
 mod set_up;
+mod shares;
 mod storm;
 mod suites;
 
 use std::thread;
 
 use semel_backends::mysql::{MySql, MySqlPool, MysqlConfig, MysqlSource, MysqlStore, Transaction};
+use semel_core::coordination::Share;
 use semel_core::{Delivery, Event, Limit, Outcome, Settlement, Source};
 use semel_testkit::services::{Service, service};
 use uuid::Uuid;
@@ -81,6 +86,21 @@ impl Database {
 
     pub(crate) async fn relay(&self) -> Relay {
         Relay { source: self.store.source("orders").await.unwrap() }
+    }
+
+    /// The owner of one share of the same pipeline.
+    pub(crate) async fn share(&self, number: u32, of: u32) -> Relay {
+        let share = Share::new(number, of).unwrap();
+        Relay { source: self.store.source_share("orders", share).await.unwrap() }
+    }
+
+    /// The owners of all shares.
+    pub(crate) async fn all_shares(&self, of: u32) -> Vec<Relay> {
+        let mut relays = Vec::new();
+        for number in 0..of {
+            relays.push(self.share(number, of).await);
+        }
+        relays
     }
 
     pub(crate) async fn run(&self, sql: &str) {

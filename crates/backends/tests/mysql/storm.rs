@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use semel_backends::mysql::MysqlStore;
+use semel_core::coordination::Share;
 use semel_core::{Event, Limit, Outcome, Settlement, Source};
 use semel_testkit::workload::{number, retry};
 
@@ -58,11 +59,16 @@ async fn write(store: MysqlStore, seed: u64, stop: Arc<AtomicBool>, written: Arc
     }
 }
 
-/// Reads until told to stop and nothing is left; dies now and then with events in flight.
-async fn relay(store: MysqlStore, pipeline: &str, stop: Arc<AtomicBool>) -> Vec<Event> {
-    let mut dice = Dice(0xd1ce);
+/// Reads its share until told to stop and nothing is left; dies now and then with events in flight.
+async fn relay(
+    store: MysqlStore,
+    pipeline: &str,
+    share: Share,
+    stop: Arc<AtomicBool>,
+) -> Vec<Event> {
+    let mut dice = Dice(0xd1ce + u64::from(share.number));
     let mut delivered = Vec::new();
-    let mut source = store.source(pipeline).await.unwrap();
+    let mut source = store.source_share(pipeline, share).await.unwrap();
     loop {
         let was_over = stop.load(Ordering::Relaxed);
         let limit =
@@ -72,7 +78,7 @@ async fn relay(store: MysqlStore, pipeline: &str, stop: Arc<AtomicBool>) -> Vec<
             return delivered;
         }
         if dice.below(15) == 0 {
-            source = store.source(pipeline).await.unwrap();
+            source = store.source_share(pipeline, share).await.unwrap();
             continue;
         }
         // Of each lane the beginning is confirmed; then one fails or nothing was tried any more.
@@ -143,8 +149,15 @@ async fn many_writers_and_dying_relays() {
             tokio::spawn(write(database.store.clone(), seed, stop, written))
         })
         .collect();
-    let orders = tokio::spawn(relay(database.again().await, "orders", Arc::clone(&reading)));
-    let audit = tokio::spawn(relay(database.again().await, "audit", Arc::clone(&reading)));
+    let orders =
+        tokio::spawn(relay(database.again().await, "orders", Share::WHOLE, Arc::clone(&reading)));
+    let audit =
+        tokio::spawn(relay(database.again().await, "audit", Share::WHOLE, Arc::clone(&reading)));
+    let others = database.again().await;
+    let shared: Vec<_> = (0..3)
+        .map(|number| Share::new(number, 3).unwrap())
+        .map(|share| tokio::spawn(relay(others.clone(), "shared", share, Arc::clone(&reading))))
+        .collect();
     let wrong = tokio::spawn(read_by_number(database.again().await, Arc::clone(&reading)));
     let began = Instant::now();
     while began.elapsed() < STORM {
@@ -158,6 +171,11 @@ async fn many_writers_and_dying_relays() {
     let written = written.load(Ordering::Relaxed);
     check("orders", &orders.await.unwrap(), written);
     check("audit", &audit.await.unwrap(), written);
+    let mut in_shares = Vec::new();
+    for share in shared {
+        in_shares.extend(share.await.unwrap());
+    }
+    check("shared", &in_shares, written);
     assert!(written > 200, "only {written} events: no storm");
     let seen = wrong.await.unwrap();
     assert!(seen < written, "a cursor over the numbers lost nothing of {written}: no storm");

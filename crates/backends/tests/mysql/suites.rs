@@ -22,8 +22,8 @@ semel_testkit::admin_suite!(MysqlProbe);
 semel_testkit::idempotency_suite!(MysqlProbe);
 semel_testkit::coordination_suite!(MysqlProbe);
 
-struct MysqlProbe {
-    database: Database,
+pub(super) struct MysqlProbe {
+    pub(super) database: Database,
     inbox: MysqlInbox,
     admin: MysqlAdmin,
     keys: MysqlKeys,

@@ -4,8 +4,10 @@ mod admin;
 mod dividing;
 mod failures;
 mod merged;
+mod notified;
 mod order;
 mod plain_sql;
+mod pooled;
 mod restore;
 mod set_up;
 mod shares;
@@ -48,6 +50,8 @@ pub(crate) struct Database {
     pub(crate) store: PostgresStore,
     server: String,
     name: String,
+    /// Past the pooler, if there is one.
+    direct: Option<PgPool>,
 }
 
 impl Database {
@@ -63,7 +67,17 @@ impl Database {
         let name = format!("semel_test_{}", Uuid::now_v7().simple());
         on_server(&server, &format!("create database {name}")).await;
         let store = connect(&url_of(&server, &name)).await;
-        Some(Self { store, server, name })
+        Some(Self { store, server, name, direct: None })
+    }
+
+    /// With a pooler between the store and the server.
+    pub(crate) async fn pooled() -> Option<Self> {
+        let pooler = service(Service::Pgbouncer)?;
+        let mut database = Self::new().await?;
+        let store = connect(&url_of(&pooler, &database.name)).await;
+        let direct = std::mem::replace(&mut database.store, store);
+        database.direct = Some(direct.pool().clone());
+        Some(database)
     }
 
     /// The same database again, as another process would open it.
@@ -119,7 +133,7 @@ impl Database {
     }
 
     pub(crate) fn pool(&self) -> &PgPool {
-        self.store.pool()
+        self.direct.as_ref().unwrap_or_else(|| self.store.pool())
     }
 }
 

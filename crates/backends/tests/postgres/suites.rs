@@ -24,18 +24,19 @@ semel_testkit::admin_suite!(PostgresProbe);
 semel_testkit::idempotency_suite!(PostgresProbe);
 semel_testkit::coordination_suite!(PostgresProbe);
 
-pub(super) struct PostgresProbe {
+/// A database, with a pooler in front of it or not.
+pub(super) struct PostgresProbe<const POOLED: bool = false> {
     pub(super) database: Database,
     inbox: PostgresInbox,
     admin: PostgresAdmin,
     keys: PostgresKeys,
 }
 
-impl Probe for PostgresProbe {
-    const BACKEND: &'static str = "PostgreSQL";
+impl<const POOLED: bool> Probe for PostgresProbe<POOLED> {
+    const BACKEND: &'static str = if POOLED { "PostgreSQL behind a pooler" } else { "PostgreSQL" };
 
     async fn fresh() -> Option<Self> {
-        let database = Database::new().await?;
+        let database = if POOLED { Database::pooled().await? } else { Database::new().await? };
         sqlx::raw_sql("create table business (change text)")
             .execute(database.pool())
             .await
@@ -46,7 +47,7 @@ impl Probe for PostgresProbe {
     }
 }
 
-impl PostgresProbe {
+impl<const POOLED: bool> PostgresProbe<POOLED> {
     async fn change(&self, tx: &mut Transaction<'_, Postgres>) {
         sqlx::query("insert into business values ('changed')").execute(&mut **tx).await.unwrap();
     }
@@ -60,7 +61,7 @@ impl PostgresProbe {
     }
 }
 
-impl WriteProbe for PostgresProbe {
+impl<const POOLED: bool> WriteProbe for PostgresProbe<POOLED> {
     type Tx = Transaction<'static, Postgres>;
 
     async fn begin(&self) -> Self::Tx {
@@ -81,7 +82,7 @@ impl WriteProbe for PostgresProbe {
     }
 }
 
-impl OutboxProbe for PostgresProbe {
+impl<const POOLED: bool> OutboxProbe for PostgresProbe<POOLED> {
     async fn change_business(&self, tx: &mut Self::Tx) {
         self.change(tx).await;
     }
@@ -98,7 +99,7 @@ impl OutboxProbe for PostgresProbe {
     }
 }
 
-impl SourceProbe for PostgresProbe {
+impl<const POOLED: bool> SourceProbe for PostgresProbe<POOLED> {
     type Source = PostgresSource;
 
     async fn open(&self) -> PostgresSource {
@@ -110,7 +111,7 @@ impl SourceProbe for PostgresProbe {
     }
 }
 
-impl InboxProbe for PostgresProbe {
+impl<const POOLED: bool> InboxProbe for PostgresProbe<POOLED> {
     type Store = PostgresInbox;
 
     fn store(&self) -> &PostgresInbox {
@@ -126,7 +127,7 @@ impl InboxProbe for PostgresProbe {
     }
 }
 
-impl AdminProbe for PostgresProbe {
+impl<const POOLED: bool> AdminProbe for PostgresProbe<POOLED> {
     type Admin = PostgresAdmin;
 
     fn admin(&self) -> &PostgresAdmin {
@@ -134,7 +135,7 @@ impl AdminProbe for PostgresProbe {
     }
 }
 
-impl IdempotencyProbe for PostgresProbe {
+impl<const POOLED: bool> IdempotencyProbe for PostgresProbe<POOLED> {
     type Store = PostgresKeys;
 
     fn store(&self) -> &PostgresKeys {
@@ -142,7 +143,7 @@ impl IdempotencyProbe for PostgresProbe {
     }
 }
 
-impl CoordinationProbe for PostgresProbe {
+impl<const POOLED: bool> CoordinationProbe for PostgresProbe<POOLED> {
     type Member = semel_backends::postgres::PostgresMember;
 
     async fn join(&self, pipeline: &str, shares: u32, lease: Duration) -> Self::Member {

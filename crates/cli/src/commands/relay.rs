@@ -76,6 +76,7 @@ async fn connect(
     let url = source.url.reveal().to_owned();
     let database: Arc<dyn Database> = (source.kind.connect)(url, Missing::Refuse).await?.into();
     database.tables().await?.check()?;
+    let listening = if source.notify { Some(database.listen().await?) } else { None };
     let mapping = source.mapping;
     if let Some(retention) = retention {
         let admin = database.admin(&name, mapping.as_ref());
@@ -90,6 +91,8 @@ async fn connect(
     };
     let opened = name.clone();
     Ok(Group::new(name, member, coordination, move |share| {
+        // For as long as the group lives.
+        let _ = &listening;
         let (database, sink, alert) = (Arc::clone(&database), Arc::clone(&sink), alert.clone());
         let (name, mapping, settings) = (opened.clone(), mapping.clone(), settings.clone());
         async move {

@@ -47,6 +47,8 @@ pub(crate) struct Source {
     pub(crate) url: Secret,
     /// A table of somebody else's shape, if it is not semel's own.
     pub(crate) mapping: Option<Mapping>,
+    /// Whether writers that notify are listened to.
+    pub(crate) notify: bool,
     poll_interval: Option<Duration>,
     batch: Option<usize>,
 }
@@ -70,10 +72,17 @@ pub(super) fn read_source(section: &mut Section<'_>) -> Option<Source> {
     let interval = Duration::from_millis(10)..=Duration::from_secs(60);
     let poll_interval = section.duration("poll_interval", interval);
     let batch = section.integer("batch", 1..=10_000);
+    let notify = section.boolean("notify").unwrap_or(false);
     let mapping = read_mapping(section);
     let url = url?;
     match DatabaseKind::of_url(url.reveal()) {
-        Ok(kind) => Some(Source { kind, url, mapping, poll_interval, batch }),
+        Ok(kind) => {
+            if notify && !kind.notifies {
+                let why = format!("{} has no notifications, only PostgreSQL does", kind.name);
+                section.wrong("notify", &why);
+            }
+            Some(Source { kind, url, mapping, notify, poll_interval, batch })
+        }
         Err(why) => {
             section.wrong("url", &why);
             None
@@ -142,8 +151,13 @@ pub(super) fn read_pipeline(
         section.wrong("from", &why);
     }
     let team = team?;
-    if source.mapping.is_some() && team.coordination != Coordination::Leader {
-        section.wrong("coordination", "a mapped table can only have a leader");
+    if team.coordination != Coordination::Leader {
+        if source.mapping.is_some() {
+            section.wrong("coordination", "a mapped table can only have a leader");
+        } else if !source.kind.divides {
+            let why = format!("{} takes one writer at a time: write \"leader\"", source.kind.name);
+            section.wrong("coordination", &why);
+        }
     }
     let name = section.name().to_owned();
     Some(Pipeline { name, source, sinks, routing, settings, team, alert })

@@ -62,7 +62,6 @@ impl<'a> Section<'a> {
     }
 
     /// `true` or `false`.
-    #[allow(dead_code, reason = "part of what a sink may read")]
     pub(crate) fn boolean(&mut self, key: &str) -> Option<bool> {
         let node = self.take(key)?;
         let value = match &node.value {

@@ -231,6 +231,10 @@ fn single_mistakes_say_what_to_write() {
             source("poll_interval = \"fast\""),
             "f:3  [source.orders] poll_interval: \"fast\" is no span of time; write \"100ms\"",
         ),
+        (
+            source("notify = true"),
+            "f:3  [source.orders] notify: sqlite has no notifications, only PostgreSQL does",
+        ),
         (source("batch = 0"), "f:3  [source.orders] batch: must be from 1 to 10000, not 0"),
         (source("batch = \"100\""), "f:3  [source.orders] batch: must be a whole number"),
         (source("bacth = 1"), "f:3  [source.orders] has no key \"bacth\"; did you mean \"batch\"?"),
@@ -242,6 +246,10 @@ fn single_mistakes_say_what_to_write() {
 fn mistakes_of_what_is_seldom_said_say_what_to_write() {
     let more = |line: &str| format!("{SMALLEST}{line}\n");
     let cases = [
+        (
+            more("coordination = \"partitioned\""),
+            "f:9  [pipeline.orders] coordination: sqlite takes one writer at a time: write \"leader\"",
+        ),
         (
             more("retry = \"webhok\""),
             "f:9  [pipeline.orders] retry: \"webhok\" is not known; did you mean \"webhook\"?",

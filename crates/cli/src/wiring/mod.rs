@@ -28,6 +28,10 @@ pub(crate) struct DatabaseKind {
     pub(crate) drop: fn() -> String,
     /// Its roles as SQL; their names begin with what is given.
     pub(crate) grants: fn(&str) -> Result<String, Failure>,
+    /// Whether a writer can wake relays of other processes.
+    pub(crate) notifies: bool,
+    /// Whether several relays can have a share of a pipeline each.
+    pub(crate) divides: bool,
     /// Opens it.
     pub(crate) connect: fn(String, Missing) -> Connecting<Box<dyn Database>>,
 }
@@ -50,6 +54,8 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         schema: sqlite::schema_sql,
         drop: sqlite::drop_sql,
         grants: sqlite::grants_sql,
+        notifies: false,
+        divides: false,
         connect: |url, missing| Box::pin(connect_sqlite(url, missing)),
     },
     #[cfg(feature = "postgres")]
@@ -59,6 +65,8 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         schema: semel_backends::postgres::schema_sql,
         drop: semel_backends::postgres::drop_sql,
         grants: semel_backends::postgres::grants_sql,
+        notifies: true,
+        divides: true,
         connect: |url, _| Box::pin(connect_postgres(url)),
     },
     #[cfg(feature = "mysql")]
@@ -68,6 +76,8 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         schema: semel_backends::mysql::schema_sql,
         drop: semel_backends::mysql::drop_sql,
         grants: semel_backends::mysql::grants_sql,
+        notifies: false,
+        divides: true,
         connect: |url, _| Box::pin(connect_mysql(url)),
     },
 ];
@@ -113,6 +123,9 @@ pub(crate) trait Database: Send + Sync {
         mapping: &Mapping,
     ) -> Result<Box<dyn Source>, Failure>;
 
+    /// Wakes the sources when a writer notifies, as long as the result lives.
+    async fn listen(&self) -> Result<Listening, Failure>;
+
     /// A member of the group of relays that work on a pipeline.
     fn member(
         &self,
@@ -124,6 +137,9 @@ pub(crate) trait Database: Send + Sync {
     /// The outbox, or the mapped table, for the operators of a pipeline.
     fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore>;
 }
+
+/// What keeps listening for notifications.
+pub(crate) type Listening = Box<dyn Send + Sync>;
 
 /// Which version of the tables is there.
 pub(crate) struct Tables {
@@ -214,7 +230,7 @@ async fn connect_mysql(url: String) -> Result<Box<dyn Database>, Failure> {
 
 /// Every store has the same methods, with types of its own.
 macro_rules! implement_database {
-    ($store:ty, $this:ident, $pipeline:ident, $share:ident => $source:expr) => {
+    ($store:ty, $this:ident, $pipeline:ident, $share:ident => $source:expr, $listening:expr) => {
         #[async_trait]
         impl Database for $store {
             async fn migrate(&self) -> Result<Vec<&'static str>, Failure> {
@@ -256,6 +272,11 @@ macro_rules! implement_database {
                 Ok(Box::new($source))
             }
 
+            async fn listen(&self) -> Result<Listening, Failure> {
+                let $this = self;
+                $listening
+            }
+
             async fn mapped_source(
                 &self,
                 pipeline: &str,
@@ -286,17 +307,24 @@ macro_rules! implement_database {
 implement_database!(SqliteStore, store, pipeline, share => {
     undivided(share)?;
     store.source(pipeline).await?
-});
+}, deaf(store));
 #[cfg(feature = "postgres")]
 implement_database!(
     semel_backends::postgres::PostgresStore,
-    store, pipeline, share => store.source_share(pipeline, share).await?
+    store, pipeline, share => store.source_share(pipeline, share).await?,
+    Ok(Box::new(store.listen().await?))
 );
 #[cfg(feature = "mysql")]
-implement_database!(semel_backends::mysql::MysqlStore, store, pipeline, share => {
-    undivided(share)?;
-    store.source(pipeline).await?
-});
+implement_database!(
+    semel_backends::mysql::MysqlStore,
+    store, pipeline, share => store.source_share(pipeline, share).await?,
+    deaf(store)
+);
+
+/// The configuration has refused it already.
+fn deaf<S>(_: &S) -> Result<Listening, Failure> {
+    Err(Failure::misconfigured("E-NOTIFY", "this database has no notifications"))
+}
 
 /// Refuses a part of a pipeline where only the whole of it can be read.
 pub(crate) fn undivided(share: Share) -> Result<(), Failure> {
@@ -305,7 +333,8 @@ pub(crate) fn undivided(share: Share) -> Result<(), Failure> {
     }
     let what = format!("this source cannot be divided into {} shares", share.of);
     Err(Failure::misconfigured("E-UNDIVIDED", what).with_fix(
-        "write coordination = \"leader\" in the pipeline; PostgreSQL's own outbox can be divided",
+        "write coordination = \"leader\" in the pipeline; the outbox of PostgreSQL and of MySQL can be \
+         divided",
     ))
 }
 

@@ -34,8 +34,12 @@ fn storm() -> Duration {
 /// What a relay may have in flight: it is repeated after a kill.
 const WINDOW: usize = 1_000;
 
-async fn begin(coordination: &str, count: usize) -> Option<(Private, Relays, Writers)> {
-    let server = Private::start(Service::Postgres)?;
+async fn begin(
+    service: Service,
+    coordination: &str,
+    count: usize,
+) -> Option<(Private, Relays, Writers)> {
+    let server = Private::start(service)?;
     let relays = Relays::new(server.address(), coordination, LEASE, count);
     let writers = Writers::start(server.address(), 16).await;
     Some((server, relays, writers))
@@ -51,7 +55,9 @@ async fn end(what: &str, mut relays: Relays, writers: Writers, kills: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_relay_killed_every_two_seconds() {
-    let Some((_server, mut relays, writers)) = begin(LEADER, 1).await else { return };
+    let Some((_server, mut relays, writers)) = begin(Service::Postgres, LEADER, 1).await else {
+        return;
+    };
     let (began, mut kills) = (Instant::now(), 0);
     while began.elapsed() < storm() {
         sleep(Duration::from_secs(2)).await;
@@ -66,7 +72,17 @@ async fn one_relay_killed_every_two_seconds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_frozen_is_replaced_and_fenced() {
-    let Some((_server, mut relays, writers)) = begin(LEADER, 2).await else { return };
+    freeze_leaders(Service::Postgres).await;
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_frozen_is_replaced_and_fenced_on_mysql() {
+    freeze_leaders(Service::Mysql).await;
+}
+
+async fn freeze_leaders(service: Service) {
+    let Some((_server, mut relays, writers)) = begin(service, LEADER, 2).await else { return };
     let (began, mut changes) = (Instant::now(), 0);
     while began.elapsed() < storm() {
         sleep(Duration::from_secs(1)).await;
@@ -85,8 +101,18 @@ async fn a_leader_that_is_frozen_is_replaced_and_fenced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn three_relays_with_shares_are_killed_in_turn() {
+    kill_in_turn(Service::Postgres).await;
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn three_relays_with_shares_are_killed_in_turn_on_mysql() {
+    kill_in_turn(Service::Mysql).await;
+}
+
+async fn kill_in_turn(service: Service) {
     let Some((_server, mut relays, writers)) =
-        begin("coordination = \"partitioned\"\nshares = 6", 3).await
+        begin(service, "coordination = \"partitioned\"\nshares = 6", 3).await
     else {
         return;
     };
@@ -108,7 +134,7 @@ async fn three_relays_with_shares_are_killed_in_turn() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_database_restarts_under_three_relays() {
     let Some((server, mut relays, writers)) =
-        begin("coordination = \"competing\"\nshares = 4", 3).await
+        begin(Service::Postgres, "coordination = \"competing\"\nshares = 4", 3).await
     else {
         return;
     };

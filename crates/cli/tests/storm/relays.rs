@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sqlx::{Connection, PgConnection};
+use sqlx::{AnyConnection, Connection};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
@@ -124,15 +124,24 @@ impl Relays {
     }
 
     async fn owner(&self) -> Option<String> {
-        let mut connection = PgConnection::connect(&self.url).await.unwrap();
-        let owner = "select owner from semel.share where until > now()";
+        let mut connection = AnyConnection::connect(&self.url).await.unwrap();
+        let owner = if self.url.starts_with("postgres") {
+            "select owner from semel.share where until > now()"
+        } else {
+            "SELECT owner FROM semel_share WHERE expires_at > utc_timestamp(6)"
+        };
         sqlx::query_scalar(owner).fetch_optional(&mut connection).await.unwrap()
     }
 
     /// As if the lease of whoever was killed had run out.
     pub(crate) async fn forget_leases(&self) {
-        let mut connection = PgConnection::connect(&self.url).await.unwrap();
-        sqlx::query("delete from semel.share").execute(&mut connection).await.unwrap();
+        let mut connection = AnyConnection::connect(&self.url).await.unwrap();
+        let forget = if self.url.starts_with("postgres") {
+            "delete from semel.share"
+        } else {
+            "DELETE FROM semel_share"
+        };
+        sqlx::query(forget).execute(&mut connection).await.unwrap();
     }
 }
 

@@ -19,6 +19,8 @@ use std::thread;
 pub enum Service {
     /// PostgreSQL.
     Postgres,
+    /// `PgBouncer` in transaction mode, in front of that PostgreSQL.
+    Pgbouncer,
     /// MySQL or MariaDB.
     Mysql,
     /// Redis.
@@ -39,6 +41,7 @@ impl Service {
     /// All of them.
     pub const ALL: [Self; 8] = [
         Self::Postgres,
+        Self::Pgbouncer,
         Self::Mysql,
         Self::Redis,
         Self::Rabbitmq,
@@ -53,6 +56,7 @@ impl Service {
     pub const fn variable(self) -> &'static str {
         match self {
             Self::Postgres => "SEMEL_TEST_POSTGRES_URL",
+            Self::Pgbouncer => "SEMEL_TEST_PGBOUNCER_URL",
             Self::Mysql => "SEMEL_TEST_MYSQL_URL",
             Self::Redis => "SEMEL_TEST_REDIS_URL",
             Self::Rabbitmq => "SEMEL_TEST_RABBITMQ_URL",
@@ -68,6 +72,7 @@ impl Service {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
+            Self::Pgbouncer => "pgbouncer",
             Self::Mysql => "mysql",
             Self::Redis => "redis",
             Self::Rabbitmq => "rabbitmq",

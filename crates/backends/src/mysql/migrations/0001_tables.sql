@@ -46,25 +46,31 @@ CREATE TABLE IF NOT EXISTS semel_counter (
 
 INSERT IGNORE INTO semel_counter (name, last) VALUES ('position', 0);
 
--- How far each pipeline is: every event up to position, and those in the spans [first, last] of
--- ahead, is published or in semel_parked. Only the owner, who has the epoch, may change it.
+-- How far each share of a pipeline is: every event of its lanes up to position, and those in the
+-- spans [first, last] of ahead, is published or in semel_parked. Only the owner, who has the epoch,
+-- may change it. A lane belongs to share mod(crc32(concat(aggregate_type, '/', aggregate_id)), shares).
 CREATE TABLE IF NOT EXISTS semel_cursor (
-    pipeline   VARCHAR(100) NOT NULL PRIMARY KEY,
+    pipeline   VARCHAR(100) NOT NULL,
+    share      INT UNSIGNED NOT NULL DEFAULT 0,
+    -- How many there are: the same in all rows of a pipeline.
+    shares     INT UNSIGNED NOT NULL DEFAULT 1,
     position   BIGINT UNSIGNED NOT NULL,
     ahead      LONGTEXT NOT NULL,
     -- The last event that was handed out when the row was written.
     handed_out BIGINT UNSIGNED NOT NULL DEFAULT 0,
     epoch      BIGINT UNSIGNED NOT NULL,
-    moved_at   DATETIME(6) NOT NULL
+    moved_at   DATETIME(6) NOT NULL,
+    PRIMARY KEY (pipeline, share)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4
 /*M! COLLATE = utf8mb4_nopad_bin */ /*!80017 COLLATE = utf8mb4_0900_bin */;
 
--- When a pipeline passed a position, at most about one row a second: how old a published event is.
+-- When a share passed a position, at most about one row a second: how old a published event is.
 CREATE TABLE IF NOT EXISTS semel_progress (
     pipeline  VARCHAR(100) NOT NULL,
+    share     INT UNSIGNED NOT NULL DEFAULT 0,
     position  BIGINT UNSIGNED NOT NULL,
     passed_at DATETIME(6) NOT NULL,
-    PRIMARY KEY (pipeline, position)
+    PRIMARY KEY (pipeline, share, position)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4
 /*M! COLLATE = utf8mb4_nopad_bin */ /*!80017 COLLATE = utf8mb4_0900_bin */;
 
@@ -75,6 +81,8 @@ CREATE TABLE IF NOT EXISTS semel_progress (
 CREATE TABLE IF NOT EXISTS semel_parked (
     pipeline       VARCHAR(100) NOT NULL,
     position       BIGINT UNSIGNED NOT NULL,
+    -- Of its lane, as long as there is something to do.
+    share          INT UNSIGNED NOT NULL DEFAULT 0,
     aggregate_type VARCHAR(255) NOT NULL,
     aggregate_id   VARCHAR(255) NOT NULL,
     -- The order inside the lane is (place, turn, position). A scheduled event gets its place when
@@ -102,9 +110,9 @@ CREATE TABLE IF NOT EXISTS semel_parked (
     KEY semel_parked_lane
         (pipeline, aggregate_type, aggregate_id, holds, place, turn, position, due, state),
     -- What falls due next.
-    KEY semel_parked_due (pipeline, state, taken, due),
+    KEY semel_parked_due (pipeline, share, state, taken, due),
     -- What to offer, in order.
-    KEY semel_parked_offer (pipeline, offered, place, turn, position, due)
+    KEY semel_parked_offer (pipeline, share, offered, place, turn, position, due)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4
 /*M! COLLATE = utf8mb4_nopad_bin */ /*!80017 COLLATE = utf8mb4_0900_bin */;
 
