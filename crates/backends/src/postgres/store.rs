@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::coordination::PostgresMember;
 use super::error::failure;
 use super::schema::{self, SchemaStatus};
+use super::tail::Tailing;
 use super::{PostgresAdmin, PostgresInbox, PostgresKeys, PostgresOutbox, PostgresSource};
 use crate::mapped::Airspace;
 
@@ -109,6 +110,32 @@ impl PostgresStore {
     /// As of [`source_share`](Self::source_share), of which this is the only share.
     pub async fn source(&self, pipeline: &str) -> Result<PostgresSource, Failure> {
         self.source_share(pipeline, Share::WHOLE).await
+    }
+
+    /// The same, and the log tells of commits, so that it need not wait for its next look.
+    ///
+    /// The rows are read from the table in any case: what the log does not tell is found a little
+    /// later. It needs `wal_level = logical` and a user with REPLICATION, and takes one temporary
+    /// replication slot.
+    ///
+    /// # Errors
+    /// As of [`source`](Self::source), and `Misconfigured` when it is required and the server does
+    /// not allow it.
+    ///
+    /// ```no_run
+    /// use semel_backends::postgres::{PostgresConfig, Tailing};
+    ///
+    /// # async fn run() -> Result<(), semel_core::Failure> {
+    /// let store = PostgresConfig::new("postgres://localhost/shop")?.connect().await?;
+    /// let source = store.tailing_source("orders", Tailing::WherePossible).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn tailing_source(
+        &self,
+        pipeline: &str,
+        tailing: Tailing,
+    ) -> Result<PostgresSource, Failure> {
+        self.source(pipeline).await?.follow_log(tailing).await
     }
 
     /// One share of the pipeline of this name as a source, taking it over from any other owner of
