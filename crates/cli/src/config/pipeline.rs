@@ -13,7 +13,7 @@ use super::mapping::read_mapping;
 use super::retry::read_retry;
 use super::team::{Team, read_team};
 use super::{Limits, Section, hint};
-use crate::wiring::{ConnectSink, DatabaseKind, SINKS, is_left_out, shown};
+use crate::wiring::{ConnectSink, DatabaseKind, Mode, SINKS, is_left_out, shown};
 
 /// A way from a source to a sink.
 #[derive(Debug)]
@@ -46,6 +46,8 @@ pub(crate) struct Source {
     pub(crate) url: Secret,
     /// A table of somebody else's shape, if it is not semel's own.
     pub(crate) mapping: Option<Mapping>,
+    /// How it learns of new events.
+    pub(crate) mode: Mode,
     poll_interval: Option<Duration>,
     batch: Option<usize>,
 }
@@ -71,9 +73,15 @@ pub(super) fn read_source(section: &mut Section<'_>) -> Option<Source> {
     let poll_interval = section.duration("poll_interval", interval);
     let batch = section.integer("batch", 1..=10_000);
     let mapping = read_mapping(section);
+    let mode = section.choice("mode", Mode::ALL).unwrap_or_default();
     let url = url?;
     match DatabaseKind::of_url(url.reveal()) {
-        Ok(kind) => Some(Source { kind, url, mapping, poll_interval, batch }),
+        Ok(kind) => {
+            if mode == Mode::Tail && (!kind.tails || mapping.is_some()) {
+                section.wrong("mode", "only PostgreSQL's own outbox can be tailed");
+            }
+            Some(Source { kind, url, mapping, mode, poll_interval, batch })
+        }
         Err(why) => {
             section.wrong("url", &why);
             None
@@ -142,6 +150,9 @@ pub(super) fn read_pipeline(
     let team = team?;
     if source.mapping.is_some() && team.coordination != Coordination::Leader {
         section.wrong("coordination", "a mapped table can only have a leader");
+    }
+    if source.mode == Mode::Tail && team.coordination != Coordination::Leader {
+        section.wrong("coordination", "a source with mode = \"tail\" can only have a leader");
     }
     let (name, payload_limit) = (section.name().to_owned(), limits.payload);
     Some(Pipeline { name, source, sink, topic, settings, team, alert, payload_limit })

@@ -28,8 +28,28 @@ pub(crate) struct DatabaseKind {
     pub(crate) drop: fn() -> String,
     /// Its roles as SQL; their names begin with what is given.
     pub(crate) grants: fn(&str) -> Result<String, Failure>,
+    /// Whether its log tells of new events.
+    pub(crate) tails: bool,
     /// Opens it.
     pub(crate) connect: fn(String, Missing) -> Connecting<Box<dyn Database>>,
+}
+
+/// How a source learns of new events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// From the log where the server allows it, by polling otherwise.
+    Auto,
+    /// By polling.
+    #[default]
+    Poll,
+    /// From the log; not to be allowed to is an error.
+    Tail,
+}
+
+impl Mode {
+    /// As they are written.
+    pub(crate) const ALL: &[(&'static str, Self)] =
+        &[("auto", Self::Auto), ("poll", Self::Poll), ("tail", Self::Tail)];
 }
 
 /// What to do about a database file that does not exist.
@@ -50,6 +70,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         schema: sqlite::schema_sql,
         drop: sqlite::drop_sql,
         grants: sqlite::grants_sql,
+        tails: false,
         connect: |url, missing| Box::pin(connect_sqlite(url, missing)),
     },
     #[cfg(feature = "postgres")]
@@ -59,6 +80,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         schema: semel_backends::postgres::schema_sql,
         drop: semel_backends::postgres::drop_sql,
         grants: semel_backends::postgres::grants_sql,
+        tails: true,
         connect: |url, _| Box::pin(connect_postgres(url)),
     },
     #[cfg(feature = "mysql")]
@@ -68,6 +90,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         schema: semel_backends::mysql::schema_sql,
         drop: semel_backends::mysql::drop_sql,
         grants: semel_backends::mysql::grants_sql,
+        tails: false,
         connect: |url, _| Box::pin(connect_mysql(url)),
     },
 ];
@@ -104,7 +127,12 @@ pub(crate) trait Database: Send + Sync {
     async fn send(&self, event: Event) -> Result<(), SendError>;
 
     /// The outbox, for the relay of a share of a pipeline.
-    async fn source(&self, pipeline: &str, share: Share) -> Result<Box<dyn Source>, Failure>;
+    async fn source(
+        &self,
+        pipeline: &str,
+        share: Share,
+        mode: Mode,
+    ) -> Result<Box<dyn Source>, Failure>;
 
     /// A table of somebody else's shape, for the relay of a pipeline.
     async fn mapped_source(
@@ -214,7 +242,7 @@ async fn connect_mysql(url: String) -> Result<Box<dyn Database>, Failure> {
 
 /// Every store has the same methods, with types of its own.
 macro_rules! implement_database {
-    ($store:ty, $this:ident, $pipeline:ident, $share:ident => $source:expr) => {
+    ($store:ty, $this:ident, $pipeline:ident, $share:ident, $mode:ident => $source:expr) => {
         #[async_trait]
         impl Database for $store {
             async fn migrate(&self) -> Result<Vec<&'static str>, Failure> {
@@ -251,6 +279,7 @@ macro_rules! implement_database {
                 &self,
                 $pipeline: &str,
                 $share: Share,
+                $mode: Mode,
             ) -> Result<Box<dyn Source>, Failure> {
                 let $this = self;
                 Ok(Box::new($source))
@@ -283,17 +312,29 @@ macro_rules! implement_database {
     };
 }
 
-implement_database!(SqliteStore, store, pipeline, share => {
+implement_database!(SqliteStore, store, pipeline, share, _mode => {
     undivided(share)?;
     store.source(pipeline).await?
 });
 #[cfg(feature = "postgres")]
 implement_database!(
     semel_backends::postgres::PostgresStore,
-    store, pipeline, share => store.source_share(pipeline, share).await?
+    store, pipeline, share, mode => {
+        use semel_backends::postgres::Tailing;
+        match mode {
+            Mode::Auto if share == Share::WHOLE => {
+                store.tailing_source(pipeline, Tailing::WherePossible).await?
+            }
+            Mode::Tail => {
+                undivided(share)?;
+                store.tailing_source(pipeline, Tailing::Required).await?
+            }
+            Mode::Auto | Mode::Poll => store.source_share(pipeline, share).await?,
+        }
+    }
 );
 #[cfg(feature = "mysql")]
-implement_database!(semel_backends::mysql::MysqlStore, store, pipeline, share => {
+implement_database!(semel_backends::mysql::MysqlStore, store, pipeline, share, _mode => {
     undivided(share)?;
     store.source(pipeline).await?
 });
