@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::coordination::PostgresMember;
 use super::error::failure;
 use super::schema::{self, SchemaStatus};
-use super::tail::Tailing;
+use super::tail::{self, Tailing};
 use super::{PostgresAdmin, PostgresInbox, PostgresKeys, PostgresOutbox, PostgresSource};
 use crate::mapped::Airspace;
 
@@ -136,6 +136,14 @@ impl PostgresStore {
         tailing: Tailing,
     ) -> Result<PostgresSource, Failure> {
         self.source(pipeline).await?.follow_log(tailing).await
+    }
+
+    /// Whether the log tells a relay of the pipeline of this name of new events, in any process.
+    ///
+    /// # Errors
+    /// `Unavailable` when the server cannot be reached.
+    pub async fn is_tailed(&self, pipeline: &str) -> Result<bool, Failure> {
+        tail::is_tailed(&self.pool, pipeline).await
     }
 
     /// One share of the pipeline of this name as a source, taking it over from any other owner of

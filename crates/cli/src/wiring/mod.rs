@@ -134,6 +134,9 @@ pub(crate) trait Database: Send + Sync {
         mode: Mode,
     ) -> Result<Box<dyn Source>, Failure>;
 
+    /// Whether the log tells a relay of a pipeline of new events.
+    async fn is_tailed(&self, pipeline: &str) -> Result<bool, Failure>;
+
     /// A table of somebody else's shape, for the relay of a pipeline.
     async fn mapped_source(
         &self,
@@ -242,7 +245,10 @@ async fn connect_mysql(url: String) -> Result<Box<dyn Database>, Failure> {
 
 /// Every store has the same methods, with types of its own.
 macro_rules! implement_database {
-    ($store:ty, $this:ident, $pipeline:ident, $share:ident, $mode:ident => $source:expr) => {
+    (
+        $store:ty, $this:ident, $pipeline:ident, $share:ident, $mode:ident => $source:expr,
+        $tailed:expr
+    ) => {
         #[async_trait]
         impl Database for $store {
             async fn migrate(&self) -> Result<Vec<&'static str>, Failure> {
@@ -285,6 +291,11 @@ macro_rules! implement_database {
                 Ok(Box::new($source))
             }
 
+            async fn is_tailed(&self, $pipeline: &str) -> Result<bool, Failure> {
+                let $this = self;
+                $tailed
+            }
+
             async fn mapped_source(
                 &self,
                 pipeline: &str,
@@ -315,7 +326,7 @@ macro_rules! implement_database {
 implement_database!(SqliteStore, store, pipeline, share, _mode => {
     undivided(share)?;
     store.source(pipeline).await?
-});
+}, { let _ = (store, pipeline); Ok(false) });
 #[cfg(feature = "postgres")]
 implement_database!(
     semel_backends::postgres::PostgresStore,
@@ -331,13 +342,14 @@ implement_database!(
             }
             Mode::Auto | Mode::Poll => store.source_share(pipeline, share).await?,
         }
-    }
+    },
+    store.is_tailed(pipeline).await
 );
 #[cfg(feature = "mysql")]
 implement_database!(semel_backends::mysql::MysqlStore, store, pipeline, share, _mode => {
     undivided(share)?;
     store.source(pipeline).await?
-});
+}, { let _ = (store, pipeline); Ok(false) });
 
 /// Refuses a part of a pipeline where only the whole of it can be read.
 pub(crate) fn undivided(share: Share) -> Result<(), Failure> {

@@ -26,6 +26,7 @@ use tokio::task::JoinHandle;
 
 use self::refusal::{behind, refused, too_slow};
 use self::session::Session;
+use super::error::failure;
 use super::types::Snapshot;
 
 pub use self::publication::publication_sql;
@@ -42,6 +43,17 @@ pub enum Tailing {
     WherePossible,
     /// It is a fault of the set-up if the server does not allow it. During an outage it polls.
     Required,
+}
+
+/// Whether a relay of this pipeline is told by the log.
+pub(super) async fn is_tailed(pool: &PgPool, pipeline: &str) -> Result<bool, Failure> {
+    const SLOTS: &str = "select exists (select from pg_replication_slots
+        where database = current_database() and starts_with(slot_name::text, $1) and active)";
+    sqlx::query_scalar(SLOTS)
+        .bind(session::slot_prefix(pipeline))
+        .fetch_one(pool)
+        .await
+        .map_err(failure("look at the replication slots"))
 }
 
 /// The ear of one source.

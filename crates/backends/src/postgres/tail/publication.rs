@@ -4,7 +4,7 @@
 //! the rows from the log.
 
 use semel_core::Failure;
-use sqlx::{Connection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool};
 
 use super::super::error::failure;
 use super::refusal;
@@ -38,11 +38,13 @@ const ONE_COLUMN: &str = create!(" (seq)");
 /// PostgreSQL 14 knows no columns of publications.
 const ALL_COLUMNS: &str = create!("");
 
-/// The version, the level of the log, whether there is a publication, whether it tells of inserts
-/// into the outbox.
+/// The version, the level of the log, whether there is a publication, whether it is of no table any
+/// more, and whether it tells of inserts into the outbox.
 const LOOK: &str = "\
 select current_setting('server_version_num')::integer, current_setting('wal_level'),
     exists (select from pg_publication where pubname = $1),
+    exists (select from pg_publication p where pubname = $1 and not puballtables
+        and not exists (select from pg_publication_tables t where t.pubname = p.pubname)),
     exists (
         select from pg_publication p join pg_publication_tables t using (pubname)
         where p.pubname = $1 and p.pubinsert and t.schemaname = 'semel' and t.tablename = 'outbox')";
@@ -54,36 +56,43 @@ const BEGIN: &str = "begin; set local lock_timeout = '2s'";
 pub(super) async fn ensure(pool: &PgPool) -> Result<(), Failure> {
     let failed = || failure("look at the publication");
     let mut connection = pool.acquire().await.map_err(failed())?;
-    let (version, level, exists, tells): (i32, String, bool, bool) = sqlx::query_as(LOOK)
+    let look: (i32, String, bool, bool, bool) = sqlx::query_as(LOOK)
         .bind(PUBLICATION)
         .fetch_one(&mut *connection)
         .await
         .map_err(failed())?;
+    let (version, level, exists, empty, tells) = look;
     if version < 140_000 {
         return Err(refusal::too_old());
     }
     if level != "logical" {
         return Err(refusal::wal_level(&level));
     }
-    match (exists, tells) {
-        (_, true) => Ok(()),
-        (true, false) => Err(refusal::wrong_publication()),
-        (false, _) => {
-            let create = if version < 150_000 { ALL_COLUMNS } else { ONE_COLUMN };
-            let mut tx = connection.begin_with(BEGIN).await.map_err(failed())?;
-            match sqlx::raw_sql(create).execute(&mut *tx).await {
-                Ok(_) => tx.commit().await.map_err(failed()),
-                Err(error) => match code_of(&error).as_deref() {
-                    // Another pipeline was faster.
-                    Some("42710" | "23505") => Ok(()),
-                    Some("42501") => Err(refusal::no_publication()),
-                    _ => Err(failure("create the publication")(error)),
-                },
-            }
-        }
+    if exists && !empty && !tells {
+        return Err(refusal::wrong_publication());
+    }
+    match tells {
+        true => Ok(()),
+        false => create(&mut connection, version).await,
     }
 }
 
-fn code_of(error: &sqlx::Error) -> Option<String> {
-    error.as_database_error()?.code().map(Into::into)
+/// Makes it, in place of one that has lost its table.
+async fn create(connection: &mut PgConnection, version: i32) -> Result<(), Failure> {
+    const DROP: &str = "drop publication if exists semel_outbox";
+    let create = if version < 150_000 { ALL_COLUMNS } else { ONE_COLUMN };
+    let made = async {
+        let mut tx = connection.begin_with(BEGIN).await?;
+        sqlx::raw_sql(DROP).execute(&mut *tx).await?;
+        sqlx::raw_sql(create).execute(&mut *tx).await?;
+        tx.commit().await
+    };
+    let Err(error) = made.await else { return Ok(()) };
+    let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default();
+    match &*code {
+        // Another pipeline was faster.
+        "42710" | "23505" => Ok(()),
+        "42501" => Err(refusal::no_publication()),
+        _ => Err(failure("create the publication")(error)),
+    }
 }

@@ -111,15 +111,24 @@ async fn listen(mut client: ReplicationClient, heard: Arc<Heard>) {
     heard.end(why);
 }
 
-/// Slots are named in the whole cluster; the name says whose it is.
+/// Slots are named in the whole cluster: no two may have the same name, ever so shortly.
 fn slot_name(pipeline: &str) -> String {
-    const MOST: usize = 24;
+    const RANDOM: usize = 16;
+    let id = Uuid::now_v7().simple().to_string();
+    format!("{}{}", slot_prefix(pipeline), &id[id.len() - RANDOM..])
+}
+
+/// How the names of all slots of a pipeline begin, and no others: readable, and told apart.
+pub(super) fn slot_prefix(pipeline: &str) -> String {
+    const READABLE: usize = 20;
+    const DIGITS: usize = 8;
     let readable = |c: char| match c.to_ascii_lowercase() {
         c @ ('a'..='z' | '0'..='9') => c,
         _ => '_',
     };
-    let pipeline: String = pipeline.chars().take(MOST).map(readable).collect();
-    format!("semel_{pipeline}_{}", Uuid::now_v7().simple())
+    let hash = blake3::hash(pipeline.as_bytes()).to_hex();
+    let pipeline: String = pipeline.chars().take(READABLE).map(readable).collect();
+    format!("semel_{pipeline}_{}_", &hash[..DIGITS])
 }
 
 #[cfg(test)]
@@ -135,5 +144,6 @@ mod tests {
             assert_ne!(name, slot_name(pipeline));
         }
         assert!(slot_name("orders").starts_with("semel_orders_"));
+        assert_ne!(slot_prefix("a.b"), slot_prefix("a-b"));
     }
 }

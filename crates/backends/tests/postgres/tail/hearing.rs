@@ -80,9 +80,12 @@ async fn nothing_is_left_behind() {
     let database = database!();
     let mut closed = database.tailing().await;
     assert_eq!(database.slots().await, 1);
+    assert!(database.store.is_tailed("orders").await.unwrap());
+    assert!(!database.store.is_tailed("order").await.unwrap());
     closed.source.close().await;
     let none = "select count(*) = 0 from pg_replication_slots where database = current_database()";
     database.wait_for("the slot of a closed source is dropped", none).await;
+    assert!(!database.store.is_tailed("orders").await.unwrap());
 
     drop(database.tailing().await);
     database.wait_for("the slot of a source that is gone is dropped", none).await;

@@ -76,6 +76,16 @@ async fn a_publication_of_something_else() {
     is_refused(&database, &database.store, "E-TAIL-PUBLICATION").await;
 }
 
+/// The tables were dropped and made again.
+#[tokio::test]
+async fn a_publication_of_nothing_is_made_anew() {
+    let database = database!();
+    database.run("create publication semel_outbox").await;
+    let source = database.store.tailing_source("orders", Tailing::Required).await;
+    assert!(source.is_ok());
+    assert_eq!(database.number("select count(*) from pg_publication_tables").await, 1);
+}
+
 /// Not a fault of the set-up: somebody may give one back.
 #[tokio::test]
 async fn no_slot_is_free() {
