@@ -1,6 +1,6 @@
 //! The same suites as for a source that polls.
 
-use semel_backends::postgres::{Postgres, PostgresAdmin, PostgresSource, Transaction};
+use semel_backends::postgres::{Postgres, PostgresAdmin, PostgresSource, Tailing, Transaction};
 use semel_core::outbox::AppendError;
 use semel_core::{Event, OutboxWriter};
 use semel_testkit::probe::{Probe, Ran, WriteProbe};
@@ -54,6 +54,13 @@ impl SourceProbe for TailProbe {
 
     async fn open(&self) -> PostgresSource {
         tailing_source(&self.database).await
+    }
+
+    /// Without waiting for its slot, which can take longer than a retry is away.
+    async fn reopen(&self, crashed: PostgresSource) -> PostgresSource {
+        drop(crashed);
+        let store = &self.database.store;
+        store.tailing_source("orders", Tailing::WherePossible).await.unwrap()
     }
 
     fn wakes(&self) -> Ran {
