@@ -10,6 +10,7 @@
 //! | `outbox`, `row` | [`OutboxWriter`](semel_core::OutboxWriter), and reading a row back |
 //! | `statement` | the same append for drivers that semel does not know |
 //! | `poll`, `round`, `settle` | [`Source`](semel_core::Source): a look at the tables, and the way back |
+//! | `tail/` | what tells a source of commits before its next look |
 //! | `parking` | what left the straight path of a source |
 //! | `coordination` | [`Coordinator`](semel_core::coordination::Coordinator): leases for several relays |
 //! | `mapped` | tables of somebody else's shape |

@@ -67,6 +67,10 @@ metrics! {
         "1 while the sink can be reached, 0 during an outage.";
     SOURCE_UP, Gauge, "semel_source_up", ["pipeline"],
         "1 while the source can be reached, 0 during an outage.";
+    SOURCE_TAILING, Gauge, "semel_source_tailing", ["pipeline"],
+        "1 while the log tells the source of new events, 0 while it only polls.";
+    SOURCE_HANDOVERS, Counter, "semel_source_handovers_total", ["pipeline", "to"],
+        "Changes between the two, by what it changed to: tail or poll.";
     OWNERSHIP_LOST, Counter, "semel_ownership_lost_total", ["pipeline"],
         "Times another relay had taken over while this one still held deliveries.";
     INBOX_APPLIED, Counter, "semel_inbox_applied_total", ["consumer"],

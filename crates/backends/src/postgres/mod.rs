@@ -46,6 +46,7 @@ mod schema;
 mod shares;
 mod statement;
 mod store;
+mod tail;
 mod types;
 mod window;
 
@@ -61,5 +62,6 @@ pub use poll::PostgresSource;
 pub use schema::{SchemaStatus, drop_sql, migrate, schema_sql, status};
 pub use statement::append_statement;
 pub use store::PostgresStore;
+pub use tail::{Tailing, publication_sql};
 
 pub use sqlx::{PgPool, Postgres, Transaction};

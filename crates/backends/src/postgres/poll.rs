@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use futures_util::future::BoxFuture;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, select};
 use semel_core::coordination::Share;
 use semel_core::{
     Batch, Failure, Guarantees, Holding, Limit, Outcome, Receipt, Settlement, Source, Topic,
@@ -21,6 +22,7 @@ use super::rebase::rebase;
 use super::round::{Guidance, Passing};
 use super::schema;
 use super::store::{PostgresStore, integer};
+use super::tail::{Tail, Tailing};
 use super::window::{Ledger, Standing};
 
 /// The outbox as a source for one pipeline. Made by [`PostgresStore::source`], or for one share of
@@ -72,6 +74,8 @@ pub struct PostgresSource {
     pub(super) average: usize,
     pub(super) guidance: Guidance,
     pub(super) passing: Passing,
+    /// What tells of commits, if it is not only looked for them.
+    pub(super) tail: Option<Tail>,
 }
 
 impl PostgresSource {
@@ -114,8 +118,25 @@ impl PostgresSource {
             average: 1024,
             guidance: Guidance::default(),
             passing: Passing::default(),
+            tail: None,
             store,
         })
+    }
+
+    /// Lets the log tell of commits.
+    pub(super) async fn follow_log(mut self, tailing: Tailing) -> Result<Self, Failure> {
+        let mut tail = Tail::new(&self.cursor.pipeline, tailing, self.store.pool().clone());
+        if tailing == Tailing::Required {
+            tail.insist().await?;
+        }
+        self.tail = Some(tail);
+        Ok(self)
+    }
+
+    /// Whether the log tells of commits at present; otherwise they are only looked for.
+    #[must_use]
+    pub fn is_tailing(&self) -> bool {
+        self.tail.as_ref().is_some_and(Tail::is_hearing)
     }
 
     /// The connection of this source; none when it leads to another server than before, whose
@@ -181,6 +202,9 @@ impl Source for PostgresSource {
     /// so that a dropped call hands nothing out.
     async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
         self.changes.borrow_and_update();
+        if let Some(tail) = &mut self.tail {
+            tail.tend()?;
+        }
         let store = self.store.clone();
         while !self.lost
             && let Some(mut connection) = self.connect().await?
@@ -195,12 +219,16 @@ impl Source for PostgresSource {
 
     fn wakeup(&mut self) -> BoxFuture<'static, ()> {
         let mut changes = self.changes.clone();
-        Box::pin(async move {
+        let changed = Box::pin(async move {
             // An error means that the store is gone; then nothing will come any more.
             if changes.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
-        })
+        });
+        match self.tail.as_ref().and_then(Tail::news) {
+            Some(news) => Box::pin(select(changed, news).map(drop)),
+            None => changed,
+        }
     }
 
     async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
@@ -228,6 +256,12 @@ impl Source for PostgresSource {
             }
         }
         Ok(held)
+    }
+
+    async fn close(&mut self) {
+        if let Some(tail) = &mut self.tail {
+            tail.close();
+        }
     }
 }
 

@@ -257,6 +257,7 @@ impl PostgresSource {
     /// Remembers what is in flight now.
     fn hand_out(&mut self, round: Round) -> Option<Batch> {
         let mut deliveries = Vec::with_capacity(round.parked.len() + round.log.len());
+        let found = !round.log.is_empty();
         for (seq, event, attempts) in round.parked {
             self.last_flight += 1;
             self.flights.insert(self.last_flight, seq);
@@ -265,6 +266,9 @@ impl PostgresSource {
         let log = round.log.into_iter().map(|(receipt, row)| self.delivery(receipt, row.event, 0));
         deliveries.extend(log);
         self.ledger = round.ledger;
+        if let Some(tail) = &mut self.tail {
+            tail.note(self.ledger.end(), found, !round.more);
+        }
         let nothing_yet = deliveries.is_empty() && round.more;
         let next_due = round.agenda.next_retry;
         (!nothing_yet).then_some(Batch { deliveries, more: round.more, next_due })

@@ -14,6 +14,7 @@ use super::error::failure;
 use super::notify::Notifying;
 use super::pooler::{BRIEF, Link, Once, Step, Way};
 use super::schema::{self, SchemaStatus};
+use super::tail::{self, Tailing};
 use super::{PostgresAdmin, PostgresInbox, PostgresKeys, PostgresOutbox, PostgresSource};
 use crate::mapped::Airspace;
 
@@ -148,6 +149,40 @@ impl PostgresStore {
     /// As of [`source_share`](Self::source_share), of which this is the only share.
     pub async fn source(&self, pipeline: &str) -> Result<PostgresSource, Failure> {
         self.source_share(pipeline, Share::WHOLE).await
+    }
+
+    /// The same, and the log tells of commits, so that it need not wait for its next look.
+    ///
+    /// The rows are read from the table in any case: what the log does not tell is found a little
+    /// later. It needs `wal_level = logical` and a user with REPLICATION, and takes one temporary
+    /// replication slot.
+    ///
+    /// # Errors
+    /// As of [`source`](Self::source), and `Misconfigured` when it is required and the server does
+    /// not allow it.
+    ///
+    /// ```no_run
+    /// use semel_backends::postgres::{PostgresConfig, Tailing};
+    ///
+    /// # async fn run() -> Result<(), semel_core::Failure> {
+    /// let store = PostgresConfig::new("postgres://localhost/shop")?.connect().await?;
+    /// let source = store.tailing_source("orders", Tailing::WherePossible).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn tailing_source(
+        &self,
+        pipeline: &str,
+        tailing: Tailing,
+    ) -> Result<PostgresSource, Failure> {
+        self.source(pipeline).await?.follow_log(tailing).await
+    }
+
+    /// Whether the log tells a relay of the pipeline of this name of new events, in any process.
+    ///
+    /// # Errors
+    /// `Unavailable` when the server cannot be reached.
+    pub async fn is_tailed(&self, pipeline: &str) -> Result<bool, Failure> {
+        tail::is_tailed(&self.pool, pipeline).await
     }
 
     /// One share of the pipeline of this name as a source, taking it over from any other owner of

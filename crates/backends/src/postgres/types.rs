@@ -31,6 +31,14 @@ impl Snapshot {
         format!("{{{}}}", self.list())
     }
 
+    /// Whether a transaction of this short number was over: the one of that number that is nearest
+    /// to this snapshot.
+    pub(super) fn contains(&self, id: u32) -> bool {
+        let distance = id.wrapping_sub(self.xmax as u32).cast_signed();
+        let id = self.xmax.saturating_add_signed(distance.into());
+        id < self.xmax && self.running.binary_search(&id).is_err()
+    }
+
     fn list(&self) -> String {
         self.running.iter().map(u64::to_string).collect::<Vec<_>>().join(",")
     }
@@ -115,6 +123,17 @@ mod tests {
         for text in ["", "1:2", "a:1:", "1:2:x"] {
             assert!(text.parse::<Snapshot>().is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn short_numbers_are_those_nearest_by() {
+        let wrapped = (1_u64 << 32) + 5;
+        let snapshot: Snapshot = format!("{0}:{wrapped}:{0}", wrapped - 7).parse().unwrap();
+        let cases = [(4, true), (5, false), (6, false), (u32::MAX, true), (u32::MAX - 1, false)];
+        for (id, over) in cases {
+            assert_eq!(snapshot.contains(id), over, "{id}");
+        }
+        assert!("10:20:10,14".parse::<Snapshot>().unwrap().contains(13));
     }
 
     #[test]

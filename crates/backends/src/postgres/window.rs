@@ -109,6 +109,12 @@ impl Ledger {
         }
     }
 
+    /// Everything visible in it was read.
+    pub(super) fn end(&self) -> &Arc<Snapshot> {
+        let complete = self.windows.iter().rev().find(|window| window.complete);
+        complete.map_or(&self.passed, |window| &window.end)
+    }
+
     /// What to read next.
     pub(super) fn next(&self) -> Next {
         match self.windows.back() {

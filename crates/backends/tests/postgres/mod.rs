@@ -14,6 +14,7 @@ mod shares;
 mod snapshots;
 mod storm;
 mod suites;
+mod tail;
 mod windows;
 
 use std::thread;
@@ -182,8 +183,15 @@ impl Drop for Database {
         let (server, name) = (self.server.clone(), self.name.clone());
         let dropping = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            // The force is of no use against replication, and its end takes a moment.
+            let sql = format!(
+                "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots
+                where database = '{name}'"
+            );
+            let runtime = runtime.unwrap();
+            runtime.block_on(on_server(&server, &sql));
             let sql = format!("drop database if exists {name} with (force)");
-            runtime.unwrap().block_on(on_server(&server, &sql));
+            runtime.block_on(on_server(&server, &sql));
         });
         dropping.join().unwrap();
     }

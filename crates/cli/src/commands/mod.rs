@@ -24,6 +24,7 @@ use crate::wiring::{Database, DatabaseKind, Missing, shown};
 /// The outbox of a pipeline, and how failures of it are told.
 struct Desk {
     store: Box<dyn AdminStore>,
+    database: Box<dyn Database>,
     place: String,
 }
 
@@ -39,10 +40,10 @@ impl Desk {
         let opened = async {
             let database = (kind.connect)(url, Missing::Refuse).await?;
             database.tables().await?.check()?;
-            Ok(database.admin(&pipeline.name, pipeline.source.mapping.as_ref()))
+            Ok((database.admin(&pipeline.name, pipeline.source.mapping.as_ref()), database))
         };
         match opened.await {
-            Ok(store) => Ok(Self { store, place }),
+            Ok((store, database)) => Ok(Self { store, database, place }),
             Err(failure) => Err(Problem::new(failure, place, EFFECT)),
         }
     }

@@ -77,7 +77,7 @@ async fn connect(
     let database: Arc<dyn Database> = (source.kind.connect)(url, Missing::Refuse).await?.into();
     database.tables().await?.check()?;
     let listening = if source.notify { Some(database.listen().await?) } else { None };
-    let mapping = source.mapping;
+    let (mapping, mode) = (source.mapping, source.mode);
     if let Some(retention) = retention {
         let admin = database.admin(&name, mapping.as_ref());
         upkeep.spawn(retention::keep(name.clone(), admin, retention));
@@ -98,7 +98,7 @@ async fn connect(
         async move {
             let source = match mapping {
                 Some(mapping) => database.mapped_source(&name, &mapping).await?,
-                None => database.source(&name, share).await?,
+                None => database.source(&name, share, mode).await?,
             };
             let relay = Relay::new(name, source, sink).with_settings(settings);
             Ok(match alert {
@@ -138,8 +138,8 @@ fn crashed(error: tokio::task::JoinError) -> Problem {
     Problem::new(failure, "semel relay", EFFECT)
 }
 
-/// One of the client libraries would print payloads.
-const USUAL: &str = "info,lapin::returned_messages=error";
+/// One of the client libraries would print payloads, another what is told anyway.
+const USUAL: &str = "info,lapin::returned_messages=error,pgwire_replication=off";
 
 /// Standard output belongs to the events.
 fn log_to_stderr() {

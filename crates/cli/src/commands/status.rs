@@ -15,7 +15,9 @@ pub(crate) async fn run(options: &StatusOptions) -> Result<Exit, Problem> {
     for pipeline in &config.pipelines {
         let desk = Desk::of(pipeline).await?;
         let stats = desk.store.stats().await.map_err(|failure| desk.problem(failure))?;
-        all.push((pipeline.name.as_str(), stats));
+        let tailing = desk.database.is_tailed(&pipeline.name).await;
+        let tailing = tailing.map_err(|failure| desk.problem(failure))?;
+        all.push((pipeline.name.as_str(), stats, tailing));
     }
     match options.output.format {
         Format::Text => table(&all).print(),
@@ -24,7 +26,7 @@ pub(crate) async fn run(options: &StatusOptions) -> Result<Exit, Problem> {
     Ok(Exit::Done)
 }
 
-fn table(all: &[(&str, Stats)]) -> Table<9> {
+fn table(all: &[(&str, Stats, bool)]) -> Table<10> {
     use Align::{Left, Right};
     let mut table = Table::new([
         ("PIPELINE", Left),
@@ -36,8 +38,9 @@ fn table(all: &[(&str, Stats)]) -> Table<9> {
         ("DISCARDED", Right),
         ("PARKED AGGREGATES", Right),
         ("OLDEST PENDING", Right),
+        ("TAILING", Left),
     ]);
-    for (name, stats) in all {
+    for (name, stats, tailing) in all {
         let [pending, publishing, published, failed, dead, discarded] =
             stats.counts.map(|count| count.to_string());
         table.row([
@@ -50,15 +53,17 @@ fn table(all: &[(&str, Stats)]) -> Table<9> {
             discarded,
             stats.parked_lanes.to_string(),
             stats.oldest_pending.map_or_else(|| "-".into(), age),
+            if *tailing { "yes" } else { "no" }.into(),
         ]);
     }
     table
 }
 
-fn json((name, stats): &(&str, Stats)) -> Value {
+fn json((name, stats, tailing): &(&str, Stats, bool)) -> Value {
     let mut value = json!({
         "pipeline": name,
         "parked_aggregates": stats.parked_lanes,
+        "tailing": tailing,
         "oldest_pending_age_seconds": stats.oldest_pending.map(|age| age.as_secs_f64()),
     });
     for state in State::ALL {

@@ -14,7 +14,7 @@ use super::retry::read_retry;
 use super::routing::read_routing;
 use super::team::{Team, read_team};
 use super::{Limits, Section, hint};
-use crate::wiring::{ConnectSink, DatabaseKind, SINKS, SinkKind, missing_feature, shown};
+use crate::wiring::{ConnectSink, DatabaseKind, Mode, SINKS, SinkKind, missing_feature, shown};
 
 /// A way from a source to its sinks.
 #[derive(Debug)]
@@ -49,6 +49,8 @@ pub(crate) struct Source {
     pub(crate) mapping: Option<Mapping>,
     /// Whether writers that notify are listened to.
     pub(crate) notify: bool,
+    /// How it learns of new events.
+    pub(crate) mode: Mode,
     poll_interval: Option<Duration>,
     batch: Option<usize>,
 }
@@ -74,6 +76,7 @@ pub(super) fn read_source(section: &mut Section<'_>) -> Option<Source> {
     let batch = section.integer("batch", 1..=10_000);
     let notify = section.boolean("notify").unwrap_or(false);
     let mapping = read_mapping(section);
+    let mode = section.choice("mode", Mode::ALL).unwrap_or_default();
     let url = url?;
     match DatabaseKind::of_url(url.reveal()) {
         Ok(kind) => {
@@ -81,7 +84,10 @@ pub(super) fn read_source(section: &mut Section<'_>) -> Option<Source> {
                 let why = format!("{} has no notifications, only PostgreSQL does", kind.name);
                 section.wrong("notify", &why);
             }
-            Some(Source { kind, url, mapping, notify, poll_interval, batch })
+            if mode == Mode::Tail && (!kind.tails || mapping.is_some()) {
+                section.wrong("mode", "only PostgreSQL's own outbox can be tailed");
+            }
+            Some(Source { kind, url, mapping, mode, notify, poll_interval, batch })
         }
         Err(why) => {
             section.wrong("url", &why);
@@ -154,6 +160,8 @@ pub(super) fn read_pipeline(
     if team.coordination != Coordination::Leader {
         if source.mapping.is_some() {
             section.wrong("coordination", "a mapped table can only have a leader");
+        } else if source.mode == Mode::Tail {
+            section.wrong("coordination", "a source with mode = \"tail\" can only have a leader");
         } else if !source.kind.divides {
             let why = format!("{} takes one writer at a time: write \"leader\"", source.kind.name);
             section.wrong("coordination", &why);

@@ -237,6 +237,14 @@ fn single_mistakes_say_what_to_write() {
         ),
         (source("batch = 0"), "f:3  [source.orders] batch: must be from 1 to 10000, not 0"),
         (source("batch = \"100\""), "f:3  [source.orders] batch: must be a whole number"),
+        (
+            source("mode = \"auot\""),
+            "f:3  [source.orders] mode: \"auot\" is not known; did you mean \"auto\"?",
+        ),
+        (
+            source("mode = \"tail\""),
+            "f:3  [source.orders] mode: only PostgreSQL's own outbox can be tailed",
+        ),
         (source("bacth = 1"), "f:3  [source.orders] has no key \"bacth\"; did you mean \"batch\"?"),
     ];
     check(&cases);

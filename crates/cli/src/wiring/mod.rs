@@ -32,8 +32,28 @@ pub(crate) struct DatabaseKind {
     pub(crate) notifies: bool,
     /// Whether several relays can have a share of a pipeline each.
     pub(crate) divides: bool,
+    /// Whether its log tells of new events.
+    pub(crate) tails: bool,
     /// Opens it.
     pub(crate) connect: fn(String, Missing) -> Connecting<Box<dyn Database>>,
+}
+
+/// How a source learns of new events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// From the log where the server allows it, by polling otherwise.
+    Auto,
+    /// By polling.
+    #[default]
+    Poll,
+    /// From the log; not to be allowed to is an error.
+    Tail,
+}
+
+impl Mode {
+    /// As they are written.
+    pub(crate) const ALL: &[(&'static str, Self)] =
+        &[("auto", Self::Auto), ("poll", Self::Poll), ("tail", Self::Tail)];
 }
 
 /// What to do about a database file that does not exist.
@@ -56,6 +76,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         grants: sqlite::grants_sql,
         notifies: false,
         divides: false,
+        tails: false,
         connect: |url, missing| Box::pin(connect_sqlite(url, missing)),
     },
     #[cfg(feature = "postgres")]
@@ -67,6 +88,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         grants: semel_backends::postgres::grants_sql,
         notifies: true,
         divides: true,
+        tails: true,
         connect: |url, _| Box::pin(connect_postgres(url)),
     },
     #[cfg(feature = "mysql")]
@@ -78,6 +100,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         grants: semel_backends::mysql::grants_sql,
         notifies: false,
         divides: true,
+        tails: false,
         connect: |url, _| Box::pin(connect_mysql(url)),
     },
 ];
@@ -114,7 +137,15 @@ pub(crate) trait Database: Send + Sync {
     async fn send(&self, event: Event) -> Result<(), SendError>;
 
     /// The outbox, for the relay of a share of a pipeline.
-    async fn source(&self, pipeline: &str, share: Share) -> Result<Box<dyn Source>, Failure>;
+    async fn source(
+        &self,
+        pipeline: &str,
+        share: Share,
+        mode: Mode,
+    ) -> Result<Box<dyn Source>, Failure>;
+
+    /// Whether the log tells a relay of a pipeline of new events.
+    async fn is_tailed(&self, pipeline: &str) -> Result<bool, Failure>;
 
     /// A table of somebody else's shape, for the relay of a pipeline.
     async fn mapped_source(
@@ -230,7 +261,10 @@ async fn connect_mysql(url: String) -> Result<Box<dyn Database>, Failure> {
 
 /// Every store has the same methods, with types of its own.
 macro_rules! implement_database {
-    ($store:ty, $this:ident, $pipeline:ident, $share:ident => $source:expr, $listening:expr) => {
+    (
+        $store:ty, $this:ident, $pipeline:ident, $share:ident, $mode:ident => $source:expr,
+        $listening:expr, $tailed:expr
+    ) => {
         #[async_trait]
         impl Database for $store {
             async fn migrate(&self) -> Result<Vec<&'static str>, Failure> {
@@ -267,6 +301,7 @@ macro_rules! implement_database {
                 &self,
                 $pipeline: &str,
                 $share: Share,
+                $mode: Mode,
             ) -> Result<Box<dyn Source>, Failure> {
                 let $this = self;
                 Ok(Box::new($source))
@@ -275,6 +310,11 @@ macro_rules! implement_database {
             async fn listen(&self) -> Result<Listening, Failure> {
                 let $this = self;
                 $listening
+            }
+
+            async fn is_tailed(&self, $pipeline: &str) -> Result<bool, Failure> {
+                let $this = self;
+                $tailed
             }
 
             async fn mapped_source(
@@ -304,26 +344,44 @@ macro_rules! implement_database {
     };
 }
 
-implement_database!(SqliteStore, store, pipeline, share => {
+implement_database!(SqliteStore, store, pipeline, share, _mode => {
     undivided(share)?;
     store.source(pipeline).await?
-}, deaf(store));
+}, deaf(store), silent(store, pipeline));
 #[cfg(feature = "postgres")]
 implement_database!(
     semel_backends::postgres::PostgresStore,
-    store, pipeline, share => store.source_share(pipeline, share).await?,
-    Ok(Box::new(store.listen().await?))
+    store, pipeline, share, mode => {
+        use semel_backends::postgres::Tailing;
+        match mode {
+            Mode::Auto if share == Share::WHOLE => {
+                store.tailing_source(pipeline, Tailing::WherePossible).await?
+            }
+            Mode::Tail => {
+                undivided(share)?;
+                store.tailing_source(pipeline, Tailing::Required).await?
+            }
+            Mode::Auto | Mode::Poll => store.source_share(pipeline, share).await?,
+        }
+    },
+    Ok(Box::new(store.listen().await?)),
+    store.is_tailed(pipeline).await
 );
 #[cfg(feature = "mysql")]
 implement_database!(
     semel_backends::mysql::MysqlStore,
-    store, pipeline, share => store.source_share(pipeline, share).await?,
-    deaf(store)
+    store, pipeline, share, _mode => store.source_share(pipeline, share).await?,
+    deaf(store), silent(store, pipeline)
 );
 
 /// The configuration has refused it already.
 fn deaf<S>(_: &S) -> Result<Listening, Failure> {
     Err(Failure::misconfigured("E-NOTIFY", "this database has no notifications"))
+}
+
+/// A database whose log is not read.
+fn silent<S>(_: &S, _: &str) -> Result<bool, Failure> {
+    Ok(false)
 }
 
 /// Refuses a part of a pipeline where only the whole of it can be read.

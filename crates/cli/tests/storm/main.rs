@@ -39,8 +39,17 @@ async fn begin(
     coordination: &str,
     count: usize,
 ) -> Option<(Private, Relays, Writers)> {
+    begin_in("poll", service, coordination, count).await
+}
+
+async fn begin_in(
+    mode: &str,
+    service: Service,
+    coordination: &str,
+    count: usize,
+) -> Option<(Private, Relays, Writers)> {
     let server = Private::start(service)?;
-    let relays = Relays::new(server.address(), coordination, LEASE, count);
+    let relays = Relays::new(server.address(), mode, coordination, LEASE, count);
     let writers = Writers::start(server.address(), 16).await;
     Some((server, relays, writers))
 }
@@ -68,6 +77,41 @@ async fn one_relay_killed_every_two_seconds() {
     }
     relays.kill(0);
     end("killed", relays, writers, kills + 1).await;
+}
+
+/// Whatever happens to the log, to the server or to the relay, polling goes on where tailing ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tailing_relay_is_killed_and_cut_off_from_its_log() {
+    const CUT: &str = "select pg_terminate_backend(active_pid) from pg_replication_slots";
+    let Some((server, mut relays, writers)) = begin_in("auto", Service::Postgres, LEADER, 1).await
+    else {
+        return;
+    };
+    let (began, mut kills, mut round) = (Instant::now(), 0, 0);
+    while began.elapsed() < storm() * 2 {
+        sleep(Duration::from_millis(1_500)).await;
+        match round % 6 {
+            0 | 2 => relays.run_sql(CUT).await,
+            1 => relays.run_sql("drop publication if exists semel_outbox").await,
+            4 => {
+                server.kill();
+                server.restart();
+                kills += 1;
+            }
+            _ => {
+                relays.kill(0);
+                relays.forget_leases().await;
+                relays.start(0);
+                kills += 1;
+            }
+        }
+        round += 1;
+    }
+    relays.kill(0);
+    let (tailed, polled) = (relays.told("tailing: "), relays.told("polling: "));
+    println!("{kills} kills, {tailed} times to the log, {polled} times back to polling");
+    assert!(tailed >= 3, "it tailed {tailed} times only");
+    end("tailing", relays, writers, kills + 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

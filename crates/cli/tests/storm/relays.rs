@@ -17,10 +17,16 @@ pub(crate) struct Relays {
 }
 
 impl Relays {
-    pub(crate) fn new(url: &str, coordination: &str, lease: Duration, count: usize) -> Self {
+    pub(crate) fn new(
+        url: &str,
+        mode: &str,
+        coordination: &str,
+        lease: Duration,
+        count: usize,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = format!(
-            "[source.orders]\nurl = \"{url}\"\n[sink.out]\ntype = \"file\"\n\
+            "[source.orders]\nurl = \"{url}\"\nmode = \"{mode}\"\n[sink.out]\ntype = \"file\"\n\
              path = \"events.ndjson\"\n[pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\n\
              {coordination}\nlease = \"{}s\"\n",
             lease.as_secs()
@@ -98,6 +104,19 @@ impl Relays {
     pub(crate) fn published(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.folder.path().join("events.ndjson")).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// How often a relay told of something.
+    pub(crate) fn told(&self, what: &str) -> usize {
+        let logs = fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap());
+        let logs = logs.filter(|entry| entry.file_name().to_string_lossy().starts_with("log-"));
+        logs.map(|log| fs::read_to_string(log.path()).unwrap().matches(what).count()).sum()
+    }
+
+    /// Runs SQL as somebody else.
+    pub(crate) async fn run_sql(&self, sql: &'static str) {
+        let mut connection = PgConnection::connect(&self.url).await.unwrap();
+        sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
     }
 
     /// The relay that holds the only share.

@@ -1,0 +1,104 @@
+//! Whatever happens to the slot, events come, and the source tails again when it can.
+
+use std::time::{Duration, Instant};
+
+use semel_backends::postgres::{PostgresConfig, Tailing};
+use semel_core::{Limit, Source};
+use semel_testkit::services::{Private, Service};
+use semel_testkit::workload::{event, events};
+
+use super::super::{Relay, database};
+use super::PATIENCE;
+
+#[tokio::test]
+async fn the_connection_is_cut() {
+    let database = database!();
+    let mut relay = database.tailing().await;
+    for round in 0..3 {
+        database.cut_tail().await;
+        database.commit(&events("a", 0..3)).await;
+        assert_eq!(relay.deliver_all(10).await.len(), 3, "round {round}");
+        relay.until(false).await;
+        relay.until(true).await;
+    }
+}
+
+#[tokio::test]
+async fn the_publication_is_dropped() {
+    let database = database!();
+    let mut relay = database.tailing().await;
+    database.run("drop publication semel_outbox").await;
+    database.commit(&[event("a", 1)]).await;
+    assert_eq!(relay.deliver_all(10).await.len(), 1);
+    relay.until(false).await;
+    relay.until(true).await;
+    let there = database.number("select count(*) from pg_publication").await;
+    assert_eq!(there, 1, "made again");
+}
+
+/// It stays silent then, and nobody waits for it.
+#[tokio::test]
+async fn the_publication_is_of_another_table_now() {
+    let database = database!();
+    database.run("create table other (n integer)").await;
+    let mut relay = database.tailing().await;
+    database.run("alter publication semel_outbox set table other").await;
+    let began = Instant::now();
+    let mut number = 0;
+    while relay.source.is_tailing() {
+        assert!(began.elapsed() < PATIENCE, "it never noticed");
+        number += 1;
+        database.commit(&[event("a", number)]).await;
+        assert_eq!(relay.deliver_all(10).await.len(), 1);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// A slot is made when all transactions that were open have ended; events come in the meantime.
+#[tokio::test]
+async fn a_transaction_is_open_for_long() {
+    let database = database!();
+    let mut long = database.begin().await;
+    sqlx::query("select pg_current_xact_id()").execute(&mut *long).await.unwrap();
+    let source = database.store.tailing_source("orders", Tailing::WherePossible).await.unwrap();
+    let mut relay = Relay { source };
+    for number in 0..20 {
+        database.commit(&[event("a", number)]).await;
+        assert_eq!(relay.deliver_all(10).await.len(), 1);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!relay.source.is_tailing());
+    long.rollback().await.unwrap();
+    relay.until(true).await;
+}
+
+#[tokio::test]
+async fn the_server_is_killed_and_comes_back() {
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let config = PostgresConfig::new(server.address()).unwrap();
+    let store = config.connect().await.unwrap();
+    store.migrate().await.unwrap();
+    let source = store.tailing_source("orders", Tailing::Required).await.unwrap();
+    let mut relay = Relay { source };
+    relay.until(true).await;
+    for round in 0..2 {
+        server.kill();
+        assert!(relay.source.next_batch(Limit::default()).await.is_err(), "round {round}");
+        server.restart();
+        let writer = config.connect().await.unwrap();
+        let mut tx = writer.begin().await.unwrap();
+        writer.outbox().append(&mut tx, event("a", round)).await.unwrap();
+        tx.commit().await.unwrap();
+        let began = Instant::now();
+        let mut delivered = 0;
+        while delivered == 0 {
+            assert!(began.elapsed() < PATIENCE);
+            if let Ok(batch) = relay.source.next_batch(Limit::default()).await {
+                relay.settle(&batch.deliveries, |_| semel_core::Outcome::Delivered).await;
+                delivered = batch.deliveries.len();
+            }
+        }
+        assert_eq!(delivered, 1);
+        relay.until(true).await;
+    }
+}
