@@ -24,18 +24,38 @@ semel_testkit::admin_suite!(PostgresProbe);
 semel_testkit::idempotency_suite!(PostgresProbe);
 semel_testkit::coordination_suite!(PostgresProbe);
 
-pub(super) struct PostgresProbe {
+/// A partitioned outbox, and one whose events are all beside its partitions, where they can be
+/// deleted one by one.
+mod partitioned {
+    use super::{PARTITIONED, PostgresProbe, REST};
+
+    semel_testkit::outbox_suite!(PostgresProbe<PARTITIONED>);
+    semel_testkit::source_suite!(PostgresProbe<PARTITIONED>);
+    semel_testkit::admin_suite!(PostgresProbe<REST>);
+}
+
+const PLAIN: u8 = 0;
+const PARTITIONED: u8 = 1;
+const REST: u8 = 2;
+
+pub(super) struct PostgresProbe<const LAYOUT: u8 = PLAIN> {
     pub(super) database: Database,
     inbox: PostgresInbox,
     admin: PostgresAdmin,
     keys: PostgresKeys,
 }
 
-impl Probe for PostgresProbe {
+impl<const LAYOUT: u8> Probe for PostgresProbe<LAYOUT> {
     const BACKEND: &'static str = "PostgreSQL";
 
     async fn fresh() -> Option<Self> {
         let database = Database::new().await?;
+        if LAYOUT != PLAIN {
+            database.store.partition(Duration::from_secs(86_400)).await.unwrap();
+        }
+        if LAYOUT == REST {
+            database.drop_partitions().await;
+        }
         sqlx::raw_sql("create table business (change text)")
             .execute(database.pool())
             .await
@@ -46,7 +66,7 @@ impl Probe for PostgresProbe {
     }
 }
 
-impl PostgresProbe {
+impl<const LAYOUT: u8> PostgresProbe<LAYOUT> {
     async fn change(&self, tx: &mut Transaction<'_, Postgres>) {
         sqlx::query("insert into business values ('changed')").execute(&mut **tx).await.unwrap();
     }
@@ -60,7 +80,7 @@ impl PostgresProbe {
     }
 }
 
-impl WriteProbe for PostgresProbe {
+impl<const LAYOUT: u8> WriteProbe for PostgresProbe<LAYOUT> {
     type Tx = Transaction<'static, Postgres>;
 
     async fn begin(&self) -> Self::Tx {
@@ -81,7 +101,7 @@ impl WriteProbe for PostgresProbe {
     }
 }
 
-impl OutboxProbe for PostgresProbe {
+impl<const LAYOUT: u8> OutboxProbe for PostgresProbe<LAYOUT> {
     async fn change_business(&self, tx: &mut Self::Tx) {
         self.change(tx).await;
     }
@@ -98,7 +118,7 @@ impl OutboxProbe for PostgresProbe {
     }
 }
 
-impl SourceProbe for PostgresProbe {
+impl<const LAYOUT: u8> SourceProbe for PostgresProbe<LAYOUT> {
     type Source = PostgresSource;
 
     async fn open(&self) -> PostgresSource {
@@ -110,7 +130,7 @@ impl SourceProbe for PostgresProbe {
     }
 }
 
-impl InboxProbe for PostgresProbe {
+impl<const LAYOUT: u8> InboxProbe for PostgresProbe<LAYOUT> {
     type Store = PostgresInbox;
 
     fn store(&self) -> &PostgresInbox {
@@ -126,7 +146,7 @@ impl InboxProbe for PostgresProbe {
     }
 }
 
-impl AdminProbe for PostgresProbe {
+impl<const LAYOUT: u8> AdminProbe for PostgresProbe<LAYOUT> {
     type Admin = PostgresAdmin;
 
     fn admin(&self) -> &PostgresAdmin {
@@ -134,7 +154,7 @@ impl AdminProbe for PostgresProbe {
     }
 }
 
-impl IdempotencyProbe for PostgresProbe {
+impl<const LAYOUT: u8> IdempotencyProbe for PostgresProbe<LAYOUT> {
     type Store = PostgresKeys;
 
     fn store(&self) -> &PostgresKeys {
@@ -142,7 +162,7 @@ impl IdempotencyProbe for PostgresProbe {
     }
 }
 
-impl CoordinationProbe for PostgresProbe {
+impl<const LAYOUT: u8> CoordinationProbe for PostgresProbe<LAYOUT> {
     type Member = semel_backends::postgres::PostgresMember;
 
     async fn join(&self, pipeline: &str, shares: u32, lease: Duration) -> Self::Member {

@@ -24,6 +24,7 @@ use self::relays::Relays;
 use self::writers::Writers;
 
 const LEADER: &str = "coordination = \"leader\"";
+const DELETING: &str = "[retention]\ndelete = \"on_publish\"";
 const LEASE: Duration = Duration::from_secs(2);
 
 fn storm() -> Duration {
@@ -86,7 +87,7 @@ async fn a_leader_that_is_frozen_is_replaced_and_fenced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn three_relays_with_shares_are_killed_in_turn() {
     let Some((_server, mut relays, writers)) =
-        begin("coordination = \"partitioned\"\nshares = 6", 3).await
+        begin(&format!("coordination = \"partitioned\"\nshares = 6\n{DELETING}"), 3).await
     else {
         return;
     };
