@@ -83,6 +83,23 @@ fn old_events_go_while_the_relay_runs() {
 }
 
 #[test]
+fn published_events_go_at_once_where_the_configuration_says_so() {
+    let shop = Shop::new();
+    shop.configure("[retention]\ndelete = \"on_publish\"");
+    let _relay = shop.relay();
+    for number in 0..300 {
+        shop.insert("42", &number.to_string());
+    }
+    let most = shop.count("published").as_u64().unwrap();
+    assert!(most < 200, "{most} of 300 are still there");
+    shop.wait_until("all deleted", || {
+        shop.published().len() == 300 && shop.count("published") == 0
+    });
+    let arrived: Vec<_> = shop.published().iter().map(|event| event["payload"].as_u64()).collect();
+    assert_eq!(arrived, (0..300).map(Some).collect::<Vec<_>>(), "each once, in order");
+}
+
+#[test]
 fn old_events_that_cannot_be_deleted_stop_no_relay() {
     let shop = Shop::new();
     shop.configure(RETENTION);

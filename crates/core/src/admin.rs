@@ -87,6 +87,17 @@ pub trait AdminStore: Send + Sync {
     /// # Errors
     /// `Unavailable` when the store cannot be reached.
     async fn clean(&self, age: Duration, limit: usize) -> Result<usize, Failure>;
+
+    /// What there is to do besides: a store that keeps events in partitions by time makes those
+    /// that will be needed, and drops those whose events were all published or discarded longer ago
+    /// than `age`. Says how many it dropped. The default has nothing to do.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached, `Transient` when somebody is in the way.
+    async fn upkeep(&self, age: Duration) -> Result<usize, Failure> {
+        let _ = age;
+        Ok(0)
+    }
 }
 
 /// Where an event is in its life.

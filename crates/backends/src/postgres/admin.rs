@@ -1,7 +1,6 @@
 //! [`AdminStore`]: what an operator asks and changes.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -40,7 +39,17 @@ pub struct PostgresAdmin {
     store: PostgresStore,
     pipeline: String,
     /// Where cleaning goes on: not before rows that it deleted, which may still be in the way.
-    cleaned: Arc<AtomicI64>,
+    cleaned: Arc<Mutex<Cleaned>>,
+}
+
+/// The last row that was deleted: its transaction and its number.
+#[derive(Clone, Debug)]
+struct Cleaned(String, i64);
+
+impl Default for Cleaned {
+    fn default() -> Self {
+        Self("0".into(), 0)
+    }
 }
 
 /// The log's part, by the index on `txid`; then what is parked.
@@ -57,6 +66,10 @@ with log as (
 ), counted as (
     select count(*) filter (where not out) as pending, count(*) filter (where out) as publishing
     from log
+), part as (
+    select oid, reltuples from pg_class where relkind = 'r' and oid in (
+        select 'semel.outbox'::regclass union all
+        select inhrelid from pg_inherits where inhparent = 'semel.outbox'::regclass)
 )
 select
     c.pending + count(p.*) filter (where p.state in ('scheduled', 'waiting') and not p.out),
@@ -65,9 +78,9 @@ select
     count(p.*) filter (where p.state = 'dead' and not p.out),
     count(p.*) filter (where p.state = 'discarded'),
     count(p.*) filter (where p.head and p.state in ('failed', 'dead')),
-    (case when pg_relation_size('semel.outbox') < 268435456
+    (case when (select sum(pg_relation_size(oid)) from part) < 268435456
         then (select count(*) from semel.outbox)
-        else (select reltuples::bigint from pg_class where oid = 'semel.outbox'::regclass) end),
+        else (select sum(greatest(reltuples, 0))::bigint from part) end),
     (extract(epoch from clock_timestamp() - least(
         (select o.created_at from log join semel.outbox o on o.seq = log.seq
             where not log.out order by log.txid, log.seq limit 1),
@@ -152,20 +165,20 @@ const REPLAY: &str = concat!(
     returning aggregate_type, aggregate_id"
 );
 
-/// An event goes when every pipeline has published or discarded it long enough ago.
+/// An event goes when every pipeline has published or discarded it long enough ago. What some
+/// pipeline has not come to is not even looked at, however long the backlog is.
 const CLEAN: &str = "\
 with long_ago as materialized (
     select clock_timestamp() - $1 * interval '1 microsecond' as at
 ), pipeline as materialized (
-    select c.pipeline, c.share, c.shares, case when c.moved_at < long_ago.at then c.passed else (
-        select h.passed from semel.passage h
-        where h.pipeline = c.pipeline and h.share = c.share and h.at < long_ago.at
-        order by h.at desc limit 1) end as passed
-    from semel.cursor c, long_ago
+    select p.* from long_ago, semel.passed_before(long_ago.at) p
+), reached as materialized (
+    select coalesce(pg_snapshot_xmax(passed), '0') as txid from pipeline order by 1 limit 1
 ), gone as (
-    delete from semel.outbox where seq in (
-        select o.seq from semel.outbox o where o.seq > $3
-            and exists (select from pipeline) and not exists (
+    delete from semel.deletable where seq in (
+        select o.seq from semel.deletable o
+        where (o.txid, o.seq) > ($3::text::xid8, $4) and o.txid < (select txid from reached)
+            and not exists (
                 select from pipeline l left join semel.parked p
                     on p.pipeline = l.pipeline and p.seq = o.seq
                 where l.share = semel.share_of(o.aggregate_type, o.aggregate_id, l.shares)
@@ -173,8 +186,8 @@ with long_ago as materialized (
                     then pg_visible_in_snapshot(o.txid, l.passed) is not true
                     else p.state not in ('published', 'discarded')
                         or p.changed_at >= (select at from long_ago) end)
-        order by o.seq limit $2)
-    returning seq
+        order by o.txid, o.seq limit $2)
+    returning txid, seq
 ), unparked as (
     delete from semel.parked p using gone where p.seq = gone.seq
 ), forgotten as (
@@ -187,7 +200,8 @@ with long_ago as materialized (
                     or n.at < date_trunc('minute', h.at) + interval '1 minute'))
         limit $2)
 )
-select count(*), max(seq) from gone";
+select (select count(*) from gone), coalesce(l.txid, '0')::text, coalesce(l.seq, 0)
+from (select) x left join (select txid, seq from gone order by txid desc, seq desc limit 1) l on true";
 
 impl PostgresAdmin {
     pub(super) fn new(store: PostgresStore, pipeline: &str) -> Self {
@@ -307,17 +321,24 @@ impl AdminStore for PostgresAdmin {
         self.change(REPLAY, selection).await
     }
 
+    async fn upkeep(&self, age: Duration) -> Result<usize, Failure> {
+        self.store.keep_partitions(age).await
+    }
+
     async fn clean(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
-        let (deleted, last): (i64, Option<i64>) = sqlx::query_as(CLEAN)
+        let cleaned = || self.cleaned.lock().unwrap_or_else(PoisonError::into_inner);
+        let Cleaned(txid, seq) = cleaned().clone();
+        let (deleted, txid, seq): (i64, String, i64) = sqlx::query_as(CLEAN)
             .bind(micros(age))
             .bind(count(limit))
-            .bind(self.cleaned.load(Ordering::Relaxed))
+            .bind(txid)
+            .bind(seq)
             .fetch_one(self.store.once())
             .await
             .map_err(failure("delete old events"))?;
         // A call that found less than it might have came to the end: begin anew.
-        let go_on = last.filter(|_| deleted == count(limit)).unwrap_or(0);
-        self.cleaned.store(go_on, Ordering::Relaxed);
+        let go_on = deleted == count(limit);
+        *cleaned() = if go_on { Cleaned(txid, seq) } else { Cleaned::default() };
         Ok(usize::try_from(deleted).unwrap_or(0))
     }
 }

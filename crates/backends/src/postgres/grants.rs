@@ -50,7 +50,13 @@ grant insert (id, aggregate_type, aggregate_id, event_type, payload, payload_byt
 do $$ begin create role {poller}; exception when duplicate_object then null; end $$;
 grant usage on schema semel to {poller};
 grant select on semel.migrations to {poller};
-grant select, delete on semel.outbox to {poller};
+grant select, delete on semel.outbox, semel.deletable to {poller};
+do $$ begin
+    if to_regprocedure('semel.add_partitions()') is not null then
+        grant execute on function semel.add_partitions(), semel.drop_partition(interval)
+            to {poller};
+    end if;
+end $$;
 -- Only after a restore from a dump, whose transaction ids mean nothing here.
 grant update (txid) on semel.outbox to {poller};
 grant select on sequence semel.outbox_seq_seq to {poller};

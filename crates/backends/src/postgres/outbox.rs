@@ -20,7 +20,8 @@ use super::types::Stamp;
 /// round trip.
 ///
 /// A single duplicate is found without an error of the database, so the transaction can go on after
-/// it. Appending needs no right but to insert.
+/// it; only the key of its own that an event brings to a *partitioned* outbox ends the transaction
+/// when it exists already. Appending needs no right but to insert.
 ///
 /// **Order.** Events of one aggregate are published in the order of their transactions' commits
 /// when these exclude each other, as they do when each changes the aggregate's own row *before* it
@@ -151,13 +152,17 @@ async fn append_one(tx: &mut Transaction<'_, Postgres>, event: &Event) -> Result
         .bind(Stamp(event.created_at))
         .bind(event.available_at.map(Stamp))
         .execute(&mut **tx)
-        .await
-        .map_err(|error| AppendError::Store(failure(APPEND)(error)))?;
-    if written.rows_affected() == 0 {
-        let key = Some(event.idempotency_key().into_owned());
-        return Err(AppendError::Duplicate { key, transaction_usable: true });
+        .await;
+    let key = || Some(event.idempotency_key().into_owned());
+    match written {
+        Ok(written) if written.rows_affected() > 0 => Ok(()),
+        Ok(_) => Err(AppendError::Duplicate { key: key(), transaction_usable: true }),
+        // Keys of a partitioned outbox are in another table, whose conflicts are errors.
+        Err(error) if error.as_database_error().is_some_and(DatabaseError::is_unique_violation) => {
+            Err(AppendError::Duplicate { key: key(), transaction_usable: false })
+        }
+        Err(error) => Err(AppendError::Store(failure(APPEND)(error))),
     }
-    Ok(())
 }
 
 async fn append_many(

@@ -241,7 +241,7 @@ fn not_dropped(error: sqlx::Error) -> Failure {
 }
 
 /// Two programs that change the tables do it one after the other.
-async fn lock(connection: &mut PgConnection) -> Result<(), Failure> {
+pub(super) async fn lock(connection: &mut PgConnection) -> Result<(), Failure> {
     let locked = sqlx::query("select pg_advisory_xact_lock($1)").bind(LOCK).execute(connection);
     locked.await.map(drop).map_err(failure("migrate the tables"))
 }

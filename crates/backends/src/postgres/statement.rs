@@ -11,7 +11,8 @@ use crate::statement::{Parameter, Statement, time};
 ///
 /// **One row** written: the event exists if the transaction commits. **No row** written: an event
 /// with this idempotency key, or this id, exists already. Nothing was changed, and the transaction
-/// can go on.
+/// can go on. The error 23505 says the same of an event with a key of its own in a partitioned
+/// outbox, and there the transaction cannot.
 ///
 /// After the commit, [`PostgresOutbox::committed`](super::PostgresOutbox::committed) wakes the relays
 /// of the same process; those of others look at their poll interval.

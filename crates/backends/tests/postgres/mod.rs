@@ -6,6 +6,7 @@ mod failures;
 mod merged;
 mod notified;
 mod order;
+mod partitions;
 mod plain_sql;
 mod pooled;
 mod restore;
@@ -127,6 +128,18 @@ impl Database {
     /// One number that a query gives.
     pub(crate) async fn number(&self, sql: &str) -> i64 {
         sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(self.pool()).await.unwrap()
+    }
+
+    /// Leaves a partitioned outbox without its partitions of now and later.
+    pub(crate) async fn drop_partitions(&self) {
+        self.run(
+            "do $$ declare name text; begin
+                for name in select relname from pg_class
+                    where relname ~ '^outbox_[0-9]+$' and relkind = 'r'
+                loop execute 'drop table semel.' || name; end loop;
+            end $$",
+        )
+        .await;
     }
 
     pub(crate) fn url(&self) -> String {

@@ -13,15 +13,15 @@ use semel_testkit::workload::{delivered_numbers, event, lanes};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::time::timeout;
 
-use super::suites::PostgresProbe;
+use super::suites::{POOLED, PostgresProbe};
 use super::{Database, connect, database, url_of};
 
-semel_testkit::outbox_suite!(PostgresProbe<true>);
-semel_testkit::source_suite!(PostgresProbe<true>);
-semel_testkit::inbox_suite!(PostgresProbe<true>);
-semel_testkit::admin_suite!(PostgresProbe<true>);
-semel_testkit::idempotency_suite!(PostgresProbe<true>);
-semel_testkit::coordination_suite!(PostgresProbe<true>);
+semel_testkit::outbox_suite!(PostgresProbe<POOLED>);
+semel_testkit::source_suite!(PostgresProbe<POOLED>);
+semel_testkit::inbox_suite!(PostgresProbe<POOLED>);
+semel_testkit::admin_suite!(PostgresProbe<POOLED>);
+semel_testkit::idempotency_suite!(PostgresProbe<POOLED>);
+semel_testkit::coordination_suite!(PostgresProbe<POOLED>);
 
 macro_rules! pooled {
     () => {

@@ -24,19 +24,42 @@ semel_testkit::admin_suite!(PostgresProbe);
 semel_testkit::idempotency_suite!(PostgresProbe);
 semel_testkit::coordination_suite!(PostgresProbe);
 
-/// A database, with a pooler in front of it or not.
-pub(super) struct PostgresProbe<const POOLED: bool = false> {
+/// A partitioned outbox, and one whose events are all beside its partitions, where they can be
+/// deleted one by one.
+mod partitioned {
+    use super::{PARTITIONED, PostgresProbe, REST};
+
+    semel_testkit::outbox_suite!(PostgresProbe<PARTITIONED>);
+    semel_testkit::source_suite!(PostgresProbe<PARTITIONED>);
+    semel_testkit::admin_suite!(PostgresProbe<REST>);
+}
+
+const PLAIN: u8 = 0;
+const PARTITIONED: u8 = 1;
+const REST: u8 = 2;
+pub(super) const POOLED: u8 = 3;
+
+/// A database in one of these layouts, or behind a pooler.
+pub(super) struct PostgresProbe<const LAYOUT: u8 = PLAIN> {
     pub(super) database: Database,
     inbox: PostgresInbox,
     admin: PostgresAdmin,
     keys: PostgresKeys,
 }
 
-impl<const POOLED: bool> Probe for PostgresProbe<POOLED> {
-    const BACKEND: &'static str = if POOLED { "PostgreSQL behind a pooler" } else { "PostgreSQL" };
+impl<const LAYOUT: u8> Probe for PostgresProbe<LAYOUT> {
+    const BACKEND: &'static str =
+        if LAYOUT == POOLED { "PostgreSQL behind a pooler" } else { "PostgreSQL" };
 
     async fn fresh() -> Option<Self> {
-        let database = if POOLED { Database::pooled().await? } else { Database::new().await? };
+        let database =
+            if LAYOUT == POOLED { Database::pooled().await? } else { Database::new().await? };
+        if LAYOUT == PARTITIONED || LAYOUT == REST {
+            database.store.partition(Duration::from_secs(86_400)).await.unwrap();
+        }
+        if LAYOUT == REST {
+            database.drop_partitions().await;
+        }
         sqlx::raw_sql("create table business (change text)")
             .execute(database.pool())
             .await
@@ -47,7 +70,7 @@ impl<const POOLED: bool> Probe for PostgresProbe<POOLED> {
     }
 }
 
-impl<const POOLED: bool> PostgresProbe<POOLED> {
+impl<const LAYOUT: u8> PostgresProbe<LAYOUT> {
     async fn change(&self, tx: &mut Transaction<'_, Postgres>) {
         sqlx::query("insert into business values ('changed')").execute(&mut **tx).await.unwrap();
     }
@@ -61,7 +84,7 @@ impl<const POOLED: bool> PostgresProbe<POOLED> {
     }
 }
 
-impl<const POOLED: bool> WriteProbe for PostgresProbe<POOLED> {
+impl<const LAYOUT: u8> WriteProbe for PostgresProbe<LAYOUT> {
     type Tx = Transaction<'static, Postgres>;
 
     async fn begin(&self) -> Self::Tx {
@@ -82,7 +105,7 @@ impl<const POOLED: bool> WriteProbe for PostgresProbe<POOLED> {
     }
 }
 
-impl<const POOLED: bool> OutboxProbe for PostgresProbe<POOLED> {
+impl<const LAYOUT: u8> OutboxProbe for PostgresProbe<LAYOUT> {
     async fn change_business(&self, tx: &mut Self::Tx) {
         self.change(tx).await;
     }
@@ -99,7 +122,7 @@ impl<const POOLED: bool> OutboxProbe for PostgresProbe<POOLED> {
     }
 }
 
-impl<const POOLED: bool> SourceProbe for PostgresProbe<POOLED> {
+impl<const LAYOUT: u8> SourceProbe for PostgresProbe<LAYOUT> {
     type Source = PostgresSource;
 
     async fn open(&self) -> PostgresSource {
@@ -111,7 +134,7 @@ impl<const POOLED: bool> SourceProbe for PostgresProbe<POOLED> {
     }
 }
 
-impl<const POOLED: bool> InboxProbe for PostgresProbe<POOLED> {
+impl<const LAYOUT: u8> InboxProbe for PostgresProbe<LAYOUT> {
     type Store = PostgresInbox;
 
     fn store(&self) -> &PostgresInbox {
@@ -127,7 +150,7 @@ impl<const POOLED: bool> InboxProbe for PostgresProbe<POOLED> {
     }
 }
 
-impl<const POOLED: bool> AdminProbe for PostgresProbe<POOLED> {
+impl<const LAYOUT: u8> AdminProbe for PostgresProbe<LAYOUT> {
     type Admin = PostgresAdmin;
 
     fn admin(&self) -> &PostgresAdmin {
@@ -135,7 +158,7 @@ impl<const POOLED: bool> AdminProbe for PostgresProbe<POOLED> {
     }
 }
 
-impl<const POOLED: bool> IdempotencyProbe for PostgresProbe<POOLED> {
+impl<const LAYOUT: u8> IdempotencyProbe for PostgresProbe<LAYOUT> {
     type Store = PostgresKeys;
 
     fn store(&self) -> &PostgresKeys {
@@ -143,7 +166,7 @@ impl<const POOLED: bool> IdempotencyProbe for PostgresProbe<POOLED> {
     }
 }
 
-impl<const POOLED: bool> CoordinationProbe for PostgresProbe<POOLED> {
+impl<const LAYOUT: u8> CoordinationProbe for PostgresProbe<LAYOUT> {
     type Member = semel_backends::postgres::PostgresMember;
 
     async fn join(&self, pipeline: &str, shares: u32, lease: Duration) -> Self::Member {

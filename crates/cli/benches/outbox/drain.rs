@@ -8,7 +8,7 @@ use semel_backends::postgres::PostgresStore;
 use semel_core::{Failure, Limit, Message, Published, Sink, Source};
 use semel_relay::{Relay, Settings, Stop};
 
-use super::{Effort, Outcomes, fresh_store, median, per_second};
+use super::{Effort, Outcomes, backlog, fresh_store, median, per_second};
 
 const MEASURED: u64 = 500_000;
 
@@ -17,24 +17,25 @@ pub(super) async fn measure(server: &str, effort: Effort) -> Outcomes<()> {
     let mut rates = Vec::new();
     let mut backlog = 0;
     for size in [10_000, 100_000, MEASURED, effort.backlog] {
-        fill(&store, size - backlog).await?;
+        backlog::fill(&store, size - backlog, 1).await?;
         backlog = size;
-        let drained = drains(&store, size, effort.rounds).await?;
-        println!("backlog of {size}: {drained:.0} events/s");
-        rates.push(drained);
+        let steady = backlog::steady_rate(&store, size, effort.rounds).await?;
+        println!("backlog of {size}: {steady:.0} events/s");
+        rates.push(steady);
         if size == MEASURED {
-            beside_copy(&store, drained, effort.rounds).await?;
+            beside_copy(&store, drains(&store, size, effort.rounds).await?, effort.rounds).await?;
         }
     }
     let (least, most) = rates
         .iter()
         .fold((f64::MAX, 0.0_f64), |(least, most), rate| (least.min(*rate), most.max(*rate)));
     println!("slowest to fastest backlog: {:.2} (target 0.80)", least / most);
+    let last = drains(&store, effort.backlog, effort.rounds).await?;
+    println!("all of {}: {last:.0} events/s", effort.backlog);
 
     let mut idle = store.pool().begin_with("begin isolation level repeatable read").await?;
     sqlx::query("select count(*) from semel.cursor").execute(&mut *idle).await?;
     let under = drains(&store, effort.backlog, effort.rounds).await?;
-    let last = rates.last().copied().unwrap_or(under);
     println!(
         "under an idle snapshot: {under:.0} events/s (ratio {:.2}, target 0.80)",
         under / last
@@ -55,25 +56,7 @@ pub(super) async fn measure(server: &str, effort: Effort) -> Outcomes<()> {
     Ok(())
 }
 
-/// Rows of 200 bytes of payload, in transactions of a thousand.
-async fn fill(store: &PostgresStore, count: u64) -> Outcomes<()> {
-    for start in (0..count).step_by(10_000) {
-        let rows = i64::try_from((count - start).min(10_000))?;
-        sqlx::query(
-            "insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
-            select 'order', (n % 10000)::text, 'OrderPlaced',
-                '{\"text\":\"' || repeat('x', 189) || '\"}'
-            from generate_series(1, $1) n",
-        )
-        .bind(rows)
-        .execute(store.pool())
-        .await?;
-    }
-    sqlx::raw_sql("vacuum analyze semel.outbox").execute(store.pool()).await?;
-    Ok(())
-}
-
-async fn drains(store: &PostgresStore, size: u64, rounds: usize) -> Outcomes<f64> {
+pub(super) async fn drains(store: &PostgresStore, size: u64, rounds: usize) -> Outcomes<f64> {
     let mut rates = Vec::new();
     for round in 0..rounds {
         let pipeline = format!("drain {size} {round} {:?}", Instant::now());
@@ -111,7 +94,7 @@ async fn copy(store: &PostgresStore) -> Outcomes<Duration> {
     Ok(began.elapsed())
 }
 
-async fn empty_poll(store: &PostgresStore) -> Outcomes<Duration> {
+pub(super) async fn empty_poll(store: &PostgresStore) -> Outcomes<Duration> {
     const POLLS: u32 = 1_000;
     let source = store.source("idle").await?;
     let settings =

@@ -2,13 +2,16 @@
 //! limit or a peer measured in the same run. `./dev bench outbox`
 //!
 //! The server is that of `SEMEL_TEST_POSTGRES_URL`; the tables are made anew in its database
-//! `semel_bench`. Arguments: rounds (3), seconds per measurement of writers (5), largest backlog (5000000).
+//! `semel_bench`. Arguments: rounds (3), seconds per measurement of writers (5), largest backlog (5000000);
+//! and `writers`, `drain`, `partitions` or `latency` for only one of the parts.
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
 #![allow(clippy::cast_precision_loss, reason = "ratios for people")]
 
+mod backlog;
 mod drain;
 mod latency;
+mod partitions;
 mod writers;
 
 use std::error::Error;
@@ -38,9 +41,22 @@ async fn main() -> Outcomes<()> {
         println!("SEMEL_TEST_POSTGRES_URL is not set: nothing to measure");
         return Ok(());
     };
-    writers::measure(&server, effort).await?;
-    drain::measure(&server, effort).await?;
-    latency::measure(&server, effort).await
+    let parts = ["writers", "drain", "partitions", "latency"];
+    let chosen: Vec<_> = std::env::args().filter(|word| parts.contains(&word.as_str())).collect();
+    let wanted = |part: &str| chosen.is_empty() || chosen.iter().any(|word| word == part);
+    if wanted("writers") {
+        writers::measure(&server, effort).await?;
+    }
+    if wanted("drain") {
+        drain::measure(&server, effort).await?;
+    }
+    if wanted("partitions") {
+        partitions::measure(&server, effort).await?;
+    }
+    if wanted("latency") {
+        latency::measure(&server, effort).await?;
+    }
+    Ok(())
 }
 
 async fn fresh_store(server: &str) -> Outcomes<PostgresStore> {

@@ -103,13 +103,33 @@ impl FaultLevel {
 #[derive(Debug, Subcommand)]
 pub(crate) enum MigrateCommand {
     /// Create the tables, or bring them up to date; safe to repeat
-    Up(DatabaseOption),
+    Up(TablesOptions),
     /// Which migrations are missing; ends with 1 if any is
     Status(DatabaseOption),
     /// Print the tables as SQL, for a migration tool of your own
-    Sql(DatabaseOption),
+    Sql(TablesOptions),
     /// Drop the tables and all events in them
     Down(DownOptions),
+}
+
+/// `semel migrate up` and `sql`
+#[derive(Args, Debug)]
+pub(crate) struct TablesOptions {
+    #[command(flatten)]
+    pub(crate) database: DatabaseOption,
+
+    /// Divide the outbox into partitions of so much time, such as 1d, which are dropped when they
+    /// are old; PostgreSQL only
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    pub(crate) partitioned: Option<Duration>,
+}
+
+fn parse_span(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(span) if span >= Duration::from_secs(60) => Ok(span),
+        Ok(_) => Err("a partition covers a minute at least".into()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// `semel migrate down`

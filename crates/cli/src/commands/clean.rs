@@ -16,19 +16,29 @@ const CHUNK: usize = 1000;
 pub(crate) async fn run(options: &CleanOptions) -> Result<Exit, Problem> {
     let desk = Desk::open(&options.pipeline).await?;
     let (age, limit) = (options.older_than, options.limit.unwrap_or(usize::MAX));
+    let mut dropped = 0;
     let count = if options.dry_run {
         let count = count_old(desk.store.as_ref(), age).await;
         count.map_err(|failure| desk.problem(failure))?.min(limit)
     } else {
-        delete_old(desk.store.as_ref(), age, CHUNK, limit).await.map_err(|failure| {
+        let problem = |failure| {
             let effect = "what was deleted before is gone; every event that is due remains";
             Problem::new(failure, &desk.place, effect)
-        })?
+        };
+        if options.limit.is_none() {
+            dropped = desk.store.upkeep(age).await.map_err(problem)?;
+        }
+        delete_old(desk.store.as_ref(), age, CHUNK, limit).await.map_err(problem)?
     };
     match options.output.format {
-        Format::Json => print_json(&json!({ "deleted": count, "dry_run": options.dry_run })),
+        Format::Json => print_json(&json!({
+            "deleted": count, "dropped_partitions": dropped, "dry_run": options.dry_run
+        })),
         Format::Text if options.dry_run => {
             print(&format!("at most {count} events would be deleted\n"));
+        }
+        Format::Text if dropped > 0 => {
+            print(&format!("{count} events deleted, {dropped} partitions dropped\n"));
         }
         Format::Text => print(&format!("{count} events deleted\n")),
     }

@@ -43,7 +43,7 @@ pub(crate) use self::pipeline::{Pipeline, Sink};
 use self::pipeline::{read_pipeline, read_sink, read_source};
 pub(crate) use self::section::Section;
 pub(crate) use self::team::Team;
-pub(crate) use self::upkeep::Retention;
+pub(crate) use self::upkeep::{Deletion, Retention};
 use self::upkeep::{Limits, read_limits, read_retention};
 use self::words::{hint, nearest};
 use crate::exit::Problem;

@@ -75,8 +75,8 @@ chunk = 10
     assert_eq!(settings.poll_interval, Duration::from_secs(2));
     let waits = [0, 3, 3, 3].map(Duration::from_secs).to_vec();
     assert_eq!((&settings.schedule, settings.on_dead), (&Schedule::new(waits), OnDead::SkipEvent));
-    let (keep, every) = (Duration::from_secs(3 * 86_400), Duration::from_secs(5));
-    assert_eq!(config.retention, Some(Retention { keep, every, chunk: 10 }));
+    let (keep, when) = (Duration::from_secs(3 * 86_400), Deletion::Every(Duration::from_secs(5)));
+    assert_eq!(config.retention, Some(Retention { keep, when, chunk: 10 }));
 }
 
 #[test]
@@ -89,6 +89,9 @@ fn defaults_follow_from_what_is_said() {
     assert_eq!(pipeline("retry.attempts = 1").settings.schedule.attempts(), 1);
     let config = parse(&format!("{SMALLEST}[retention]\n")).unwrap();
     assert_eq!(config.retention, Some(Retention::default()));
+    let config = parse(&format!("{SMALLEST}[retention]\ndelete = \"on_publish\"\n")).unwrap();
+    let (keep, when) = (Duration::ZERO, Deletion::OnPublish);
+    assert_eq!(config.retention, Some(Retention { keep, when, chunk: 1000 }));
 }
 
 #[test]
@@ -300,6 +303,18 @@ fn mistakes_of_what_is_seldom_said_say_what_to_write() {
         (more("[limits]\npayload = \"2GiB\""), "f:10  [limits] payload: must be from 1KiB to 1GiB"),
         (more("[retention]\nkeep = \"a week\""), "f:10  [retention] keep: \"a week\" is no span"),
         (more("[retention]\nkeep_for = \"1d\""), "f:10  [retention] has no key \"keep_for\""),
+        (
+            more("[retention]\ndelete = \"on_publish\"\nkeep = \"1d\""),
+            "f:11  [retention] keep: means nothing where delete = \"on_publish\"",
+        ),
+        (
+            more("[retention]\ndelete = \"on_publish\"\nevery = \"1m\""),
+            "f:11  [retention] every: means nothing where delete = \"on_publish\"",
+        ),
+        (
+            more("[retention]\ndelete = \"at once\""),
+            "f:10  [retention] delete: \"at once\" is not known",
+        ),
         (
             more("[retention]\nchunk = 0"),
             "f:10  [retention] chunk: must be from 1 to 100000, not 0",

@@ -17,15 +17,23 @@ pub(super) struct Limits {
 pub(crate) struct Retention {
     /// Events that were published or discarded longer ago are deleted.
     pub(crate) keep: Duration,
-    /// How often.
-    pub(crate) every: Duration,
+    pub(crate) when: Deletion,
     /// How many in one transaction.
     pub(crate) chunk: usize,
 }
 
+/// When events are deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Deletion {
+    /// Again and again after so long.
+    Every(Duration),
+    /// As soon as they are published.
+    OnPublish,
+}
+
 impl Default for Retention {
     fn default() -> Self {
-        Self { keep: 7 * DAY, every: Duration::from_secs(60), chunk: 1000 }
+        Self { keep: 7 * DAY, when: Deletion::Every(Duration::from_secs(60)), chunk: 1000 }
     }
 }
 
@@ -44,9 +52,15 @@ pub(super) fn read_limits(section: &mut Section<'_>) -> Option<Limits> {
 pub(super) fn read_retention(section: &mut Section<'_>) -> Option<Retention> {
     let usual = Retention::default();
     let (second, ages) = (Duration::from_secs(1), 100 * 365 * DAY);
+    let at_once = section.choice("delete", &[("on_publish", Deletion::OnPublish)]);
+    for key in ["keep", "every"].iter().filter(|key| at_once.is_some() && section.has(key)) {
+        section.wrong(key, "means nothing where delete = \"on_publish\"; leave one of them out");
+    }
+    let keep = section.duration("keep", Duration::ZERO..=ages);
+    let every = section.duration("every", second..=7 * DAY).map(Deletion::Every);
     Some(Retention {
-        keep: section.duration("keep", Duration::ZERO..=ages).unwrap_or(usual.keep),
-        every: section.duration("every", second..=7 * DAY).unwrap_or(usual.every),
+        keep: keep.unwrap_or(if at_once.is_some() { Duration::ZERO } else { usual.keep }),
+        when: at_once.or(every).unwrap_or(usual.when),
         chunk: section.integer("chunk", 1..=100_000).unwrap_or(usual.chunk),
     })
 }

@@ -24,6 +24,8 @@ pub(crate) struct DatabaseKind {
     pub(crate) schemes: &'static [&'static str],
     /// Its tables as SQL.
     pub(crate) schema: fn() -> String,
+    /// How its outbox is divided, where it can be.
+    pub(crate) partitions: Option<Partitions>,
     /// What drops them, as SQL.
     pub(crate) drop: fn() -> String,
     /// Its roles as SQL; their names begin with what is given.
@@ -56,6 +58,15 @@ impl Mode {
         &[("auto", Self::Auto), ("poll", Self::Poll), ("tail", Self::Tail)];
 }
 
+/// How an outbox is divided into partitions of some time.
+#[derive(Debug)]
+pub(crate) struct Partitions {
+    /// The SQL that does it, after that of the tables.
+    pub(crate) sql: fn(Duration) -> String,
+    /// Does it; says whether it was not so before.
+    pub(crate) apply: fn(String, Duration) -> Connecting<bool>,
+}
+
 /// What to do about a database file that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
@@ -72,6 +83,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         name: "sqlite",
         schemes: &["sqlite://"],
         schema: sqlite::schema_sql,
+        partitions: None,
         drop: sqlite::drop_sql,
         grants: sqlite::grants_sql,
         notifies: false,
@@ -84,6 +96,10 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         name: "postgres",
         schemes: &["postgres://", "postgresql://"],
         schema: semel_backends::postgres::schema_sql,
+        partitions: Some(Partitions {
+            sql: semel_backends::postgres::partition_sql,
+            apply: |url, span| Box::pin(partition_postgres(url, span)),
+        }),
         drop: semel_backends::postgres::drop_sql,
         grants: semel_backends::postgres::grants_sql,
         notifies: true,
@@ -96,6 +112,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         name: "mysql",
         schemes: &["mysql://", "mariadb://"],
         schema: semel_backends::mysql::schema_sql,
+        partitions: None,
         drop: semel_backends::mysql::drop_sql,
         grants: semel_backends::mysql::grants_sql,
         notifies: false,
@@ -252,6 +269,11 @@ async fn connect_postgres(url: String) -> Result<Box<dyn Database>, Failure> {
     let config = semel_backends::postgres::PostgresConfig::new(&url)?;
     // Each share keeps one; they are opened when they are needed.
     Ok(Box::new(config.connections(Share::MOST + 10).connect().await?))
+}
+
+#[cfg(feature = "postgres")]
+async fn partition_postgres(url: String, span: Duration) -> Result<bool, Failure> {
+    semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?.partition(span).await
 }
 
 #[cfg(feature = "mysql")]

@@ -5,5 +5,7 @@
 
 mod down;
 mod grants;
+mod on_publish;
+mod partitions;
 mod refusals;
 mod server;

@@ -24,6 +24,7 @@ use self::relays::Relays;
 use self::writers::Writers;
 
 const LEADER: &str = "coordination = \"leader\"";
+const DELETING: &str = "[retention]\ndelete = \"on_publish\"";
 const LEASE: Duration = Duration::from_secs(2);
 
 fn storm() -> Duration {
@@ -156,7 +157,7 @@ async fn three_relays_with_shares_are_killed_in_turn_on_mysql() {
 
 async fn kill_in_turn(service: Service) {
     let Some((_server, mut relays, writers)) =
-        begin(service, "coordination = \"partitioned\"\nshares = 6", 3).await
+        begin(service, &format!("coordination = \"partitioned\"\nshares = 6\n{DELETING}"), 3).await
     else {
         return;
     };

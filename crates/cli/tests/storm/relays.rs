@@ -28,7 +28,7 @@ impl Relays {
         let config = format!(
             "[source.orders]\nurl = \"{url}\"\nmode = \"{mode}\"\n[sink.out]\ntype = \"file\"\n\
              path = \"events.ndjson\"\n[pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\n\
-             {coordination}\nlease = \"{}s\"\n",
+             lease = \"{}s\"\n{coordination}\n",
             lease.as_secs()
         );
         fs::write(folder.path().join("semel.toml"), config).unwrap();

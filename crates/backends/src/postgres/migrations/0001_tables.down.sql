@@ -4,8 +4,18 @@ drop function semel.events_of(text);
 drop function semel.unsettled(text);
 drop function semel.settled(semel.cursor, xid8, bigint);
 drop view semel.readable;
+drop view semel.deletable;
+drop function semel.passed_before(timestamptz);
 drop table semel.outbox, semel.cursor, semel.passage, semel.parked, semel.inbox, semel.keys,
     semel.mapped, semel.mapped_parked, semel.member, semel.share;
+drop function semel.check_event();
 drop sequence semel.key_tokens;
 drop function semel.share_of(text, text, integer);
 drop function semel.uuid_v7();
+
+-- Of a partitioned outbox.
+drop table if exists semel.outbox_key;
+drop function if exists semel.take_key(), semel.release_key(), semel.add_partitions(),
+    semel.drop_partition(interval),
+    semel.partition_is_needed(text, timestamptz), semel.partition_bound(double precision),
+    semel.partition_seconds();

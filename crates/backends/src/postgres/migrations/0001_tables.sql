@@ -19,26 +19,64 @@ create table semel.outbox (
     -- Not published before this time.
     available_at    timestamptz,
     id              uuid not null default semel.uuid_v7(),
-    aggregate_type  text not null check (aggregate_type <> ''),
-    aggregate_id    text not null check (aggregate_id <> ''),
-    event_type      text not null check (event_type <> ''),
+    aggregate_type  text not null,
+    aggregate_id    text not null,
+    event_type      text not null,
     -- Exactly one of the two: text, such as JSON, or bytes that are no text.
     payload         text,
     payload_bytes   bytea,
     content_type    text not null default 'application/json',
     -- An object of strings.
-    headers         json check (json_typeof(headers) = 'object'),
+    headers         json,
     -- Without one, the id is the key.
-    idempotency_key text check (idempotency_key <> ''),
+    idempotency_key text,
+    -- The key when it is an id, or written like one. Set by the database.
+    key_id          uuid,
     constraint outbox_pkey primary key (seq),
-    constraint outbox_id unique (id),
-    constraint outbox_payload check (num_nonnulls(payload, payload_bytes) = 1)
+    constraint outbox_id unique (id)
 );
 
 create index outbox_txid on semel.outbox (txid, seq);
 
--- An event's own key or its id: no two events share one, however they were written.
-create unique index outbox_key on semel.outbox ((coalesce(idempotency_key, id::text)) collate "C");
+-- No two events share a key, however they were written, be it a key of their own or their id.
+create unique index outbox_key on semel.outbox (idempotency_key collate "C")
+    where idempotency_key is not null;
+create unique index outbox_key_id on semel.outbox (key_id);
+
+-- What an event must be. A CHECK would say it more plainly; PostgreSQL reads each one anew from its
+-- text with every statement, and these would cost a single INSERT more than all its indexes.
+create function semel.check_event() returns trigger language plpgsql as $$
+begin
+    if new.aggregate_type = '' or new.aggregate_id = '' or new.event_type = ''
+        or new.idempotency_key = '' then
+        raise check_violation using schema = 'semel', table = 'outbox',
+            constraint = 'outbox_names', message = 'an event with an empty name or key',
+            hint = 'aggregate_type, aggregate_id, event_type and idempotency_key are not empty';
+    elsif num_nonnulls(new.payload, new.payload_bytes) <> 1 then
+        raise check_violation using schema = 'semel', table = 'outbox',
+            constraint = 'outbox_payload', message = 'an event without a payload, or with two',
+            hint = 'give payload (text) or payload_bytes (no text)';
+    elsif json_typeof(new.headers) <> 'object' then
+        raise check_violation using schema = 'semel', table = 'outbox',
+            constraint = 'outbox_headers', message = 'headers that are not an object',
+            hint = 'write {"name": "value"}, or leave them out';
+    end if;
+    if new.idempotency_key is null then
+        new.key_id := new.id;
+    elsif new.idempotency_key ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then
+        new.key_id := new.idempotency_key::uuid;
+    else
+        new.key_id := null;
+    end if;
+    return new;
+end $$;
+
+create trigger outbox_check before insert on semel.outbox
+    for each row execute function semel.check_event();
+
+-- Where events are deleted one by one: everywhere, unless the outbox is partitioned.
+create view semel.deletable as
+    select txid, seq, aggregate_type, aggregate_id from semel.outbox;
 
 -- The share of a pipeline of n shares that a lane belongs to. The same on every server of one byte
 -- order and encoding.
@@ -131,6 +169,17 @@ language sql stable parallel safe as $$
     select pg_visible_in_snapshot(txid, c.passed)
         or (seq <= c.progress and pg_visible_in_snapshot(txid, c.window_end)) is true
         or width_bucket(seq, c.ahead) % 2 = 1
+$$;
+
+-- How far each share had come before a time; null when it had not come anywhere.
+create function semel.passed_before(long_ago timestamptz)
+returns table (pipeline text, share integer, shares integer, passed pg_snapshot)
+language sql stable parallel safe as $$
+    select c.pipeline, c.share, c.shares, case when c.moved_at < long_ago then c.passed else (
+        select h.passed from semel.passage h
+        where h.pipeline = c.pipeline and h.share = c.share and h.at < long_ago
+        order by h.at desc limit 1) end
+    from semel.cursor c
 $$;
 
 -- What a pipeline has not settled of the log, whether it was handed out or not. The upper bound,
