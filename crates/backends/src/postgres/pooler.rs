@@ -14,6 +14,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt, StreamExt, TryFutureExt, TryStreamExt};
 use semel_core::Failure;
+use sqlx::error::DatabaseError;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo};
 use sqlx::{
@@ -66,7 +67,7 @@ impl Marker {
     /// Whether the setting is what a connection was refused for: `08` or `0A`, a breach of the
     /// protocol or something that is not supported. A server has no reason to say so.
     pub(super) fn is_refused(error: &Error) -> bool {
-        let code = error.as_database_error().and_then(|error| error.code());
+        let code = error.as_database_error().and_then(DatabaseError::code);
         code.is_some_and(|code| code.starts_with("08") || code.starts_with("0A"))
     }
 
