@@ -137,6 +137,10 @@ pub(super) fn read(version: MqttVersion, input: &mut BytesMut) -> io::Result<Opt
 fn lengths(input: &[u8]) -> io::Result<Option<(usize, usize)>> {
     // Nothing that a broker says to a publisher is long.
     const LONGEST: usize = 1024 * 1024;
+    // Nor has it flags.
+    if input.first().is_some_and(|first| first & 0x0f != 0) {
+        return Err(no_mqtt());
+    }
     let mut length = 0;
     for place in 0..4 {
         let Some(byte) = input.get(1 + place) else { return Ok(None) };

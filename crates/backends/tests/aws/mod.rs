@@ -2,7 +2,7 @@
 //! line of their table of errors.
 
 /// The suite without what is the same code for all services and long for moto, which needs some 20 ms
-/// for a request: those scenarios run on SQS.
+/// for a request: those scenarios run on standard queues.
 macro_rules! short_sink_suite {
     ($probe:ty $(, $scenario:ident)*) => {
         semel_testkit::stamp_suite! { sink, $probe,
@@ -161,10 +161,12 @@ fn event_of(message: &Received) -> Event {
     let headers = attributes.get("semel-headers").map_or("{}", String::as_str);
     let headers: HashMap<String, String> = serde_json::from_str(headers).unwrap();
     let payload = match attributes.get("semel-encoding").map(String::as_str) {
-        None => body.into_bytes(),
         Some("base64") => from_base64(&body),
         Some("empty") => Vec::new(),
-        Some(other) => panic!("{other}"),
+        encoding => {
+            assert_eq!(encoding, None);
+            body.into_bytes()
+        }
     };
     let pairs = attributes
         .iter()

@@ -16,7 +16,7 @@ mod standard {
 }
 mod fifo {
     use super::Place;
-    semel_testkit::sink_suite!(Place<true>);
+    short_sink_suite!(Place<true>, messages_arrive_intact);
 }
 
 /// A queue of the test's own and a sink to it.
