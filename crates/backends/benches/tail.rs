@@ -219,14 +219,13 @@ async fn write(
 
 /// When events were committed, and when the sink got them.
 #[derive(Default)]
-struct StopWatch(Mutex<HashMap<EventId, (Option<Instant>, Option<Instant>)>>);
+struct StopWatch(Mutex<HashMap<EventId, Times>>);
+
+/// When it was committed, and when it arrived.
+type Times = (Option<Instant>, Option<Instant>);
 
 impl StopWatch {
-    fn note(
-        &self,
-        id: EventId,
-        which: impl Fn(&mut (Option<Instant>, Option<Instant>)) -> &mut Option<Instant>,
-    ) {
+    fn note(&self, id: EventId, which: impl Fn(&mut Times) -> &mut Option<Instant>) {
         let now = Instant::now();
         let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         which(times.entry(id).or_default()).get_or_insert(now);
@@ -235,9 +234,7 @@ impl StopWatch {
     fn summary(&self) -> String {
         let times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let committed = times.values().filter(|(committed, _)| committed.is_some()).count();
-        let span = |&(committed, got): &(Option<Instant>, Option<Instant>)| {
-            Some(got?.saturating_duration_since(committed?))
-        };
+        let span = |&(committed, got): &Times| Some(got?.saturating_duration_since(committed?));
         let mut spans: Vec<_> = times.values().filter_map(span).collect();
         spans.sort_unstable();
         let at =

@@ -225,12 +225,12 @@ impl Tail {
     }
 
     fn poll(&mut self, failure: Failure) -> Result<(), Failure> {
-        let is_wrong = failure.fault() == Fault::Misconfigured;
-        self.fall_back(&failure);
-        match self.tailing {
-            Tailing::Required if is_wrong => Err(failure),
-            _ => Ok(()),
+        if self.tailing == Tailing::Required && failure.fault() == Fault::Misconfigured {
+            self.close();
+            return Err(failure);
         }
+        self.fall_back(&failure);
+        Ok(())
     }
 
     fn fall_back(&mut self, failure: &Failure) {

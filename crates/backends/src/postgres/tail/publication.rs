@@ -4,6 +4,7 @@
 //! the rows from the log.
 
 use semel_core::Failure;
+use sqlx::error::DatabaseError;
 use sqlx::{Connection, PgConnection, PgPool};
 
 use super::super::error::failure;
@@ -88,7 +89,7 @@ async fn create(connection: &mut PgConnection, version: i32) -> Result<(), Failu
         tx.commit().await
     };
     let Err(error) = made.await else { return Ok(()) };
-    let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default();
+    let code = error.as_database_error().and_then(DatabaseError::code).unwrap_or_default();
     match &*code {
         // Another pipeline was faster.
         "42710" | "23505" => Ok(()),
