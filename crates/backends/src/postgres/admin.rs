@@ -165,15 +165,18 @@ const REPLAY: &str = concat!(
     returning aggregate_type, aggregate_id"
 );
 
-/// An event goes when every pipeline has published or discarded it long enough ago. What some
-/// pipeline has not come to is not even looked at, however long the backlog is.
+/// An event goes when every pipeline has published or discarded it long enough ago. What no share
+/// of some pipeline has come to is not even looked at, however long the backlog is.
 const CLEAN: &str = "\
 with long_ago as materialized (
     select clock_timestamp() - $1 * interval '1 microsecond' as at
 ), pipeline as materialized (
     select p.* from long_ago, semel.passed_before(long_ago.at) p
 ), reached as materialized (
-    select coalesce(pg_snapshot_xmax(passed), '0') as txid from pipeline order by 1 limit 1
+    select txid from (
+        select distinct on (pipeline) coalesce(pg_snapshot_xmax(passed), '0') as txid
+        from pipeline order by pipeline, 1 desc) furthest
+    order by txid limit 1
 ), gone as (
     delete from semel.deletable where seq in (
         select o.seq from semel.deletable o

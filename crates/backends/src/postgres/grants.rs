@@ -43,7 +43,7 @@ const TEMPLATE: &str = r#"-- Run this in the database of the outbox, as the owne
 -- Services that write events: they may add, and look at nothing.
 do $$ begin create role {writer}; exception when duplicate_object then null; end $$;
 grant usage on schema semel to {writer};
-grant insert (id, aggregate_type, aggregate_id, event_type, payload, payload_bytes, content_type,
+grant insert (id, key_id, aggregate_type, aggregate_id, event_type, payload, payload_bytes, content_type,
     headers, idempotency_key, created_at, available_at) on semel.outbox to {writer};
 
 -- Relays that poll, and operators: read events, delete old ones, keep books; never write one.

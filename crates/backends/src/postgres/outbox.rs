@@ -58,17 +58,26 @@ pub struct PostgresOutbox {
     limits: EventLimits,
 }
 
+/// An event of text in JSON that has nothing out of the ordinary: most of them. Whatever is not
+/// bound is not sent, converted and looked up.
+const USUAL: &str = "\
+insert into semel.outbox
+    (id, key_id, aggregate_type, aggregate_id, event_type, payload, created_at)
+values ($1, $1, $2, $3, $4, $5, $6)
+on conflict do nothing";
+
 const ONE: &str = "\
-insert into semel.outbox (id, aggregate_type, aggregate_id, event_type, payload, payload_bytes,
-    content_type, headers, idempotency_key, created_at, available_at)
-values ($1, $2, $3, $4, $5, $6, coalesce($7, 'application/json'), $8::text::json, $9, $10, $11)
+insert into semel.outbox (id, key_id, aggregate_type, aggregate_id, event_type, payload, created_at,
+    payload_bytes, content_type, headers, idempotency_key, available_at)
+values ($1, case when $10::text is null then $1 end, $2, $3, $4, $5, $6, $7,
+    coalesce($8, 'application/json'), $9::text::json, $10, $11)
 on conflict do nothing";
 
 /// The rows are numbered in the order of the arrays.
 const MANY: &str = "\
-insert into semel.outbox (id, aggregate_type, aggregate_id, event_type, payload, payload_bytes,
-    content_type, headers, idempotency_key, created_at, available_at)
-select id, aggregate_type, aggregate_id, event_type, payload, payload_bytes,
+insert into semel.outbox (id, key_id, aggregate_type, aggregate_id, event_type, payload,
+    payload_bytes, content_type, headers, idempotency_key, created_at, available_at)
+select id, case when idempotency_key is null then id end, aggregate_type, aggregate_id, event_type, payload, payload_bytes,
     coalesce(content_type, 'application/json'), headers::json, idempotency_key,
     created_at, available_at
 from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[],
@@ -139,20 +148,30 @@ impl OutboxWriter for PostgresOutbox {
 }
 
 async fn append_one(tx: &mut Transaction<'_, Postgres>, event: &Event) -> Result<(), AppendError> {
-    let written = sqlx::query(ONE)
+    let payload = text(&event.payload);
+    let is_usual = payload.is_some()
+        && content_type(&event.payload).is_none()
+        && event.headers.is_empty()
+        && event.custom_key.is_none()
+        && event.available_at.is_none();
+    let query = sqlx::query(if is_usual { USUAL } else { ONE })
         .bind(event.id.as_uuid())
         .bind(&event.aggregate_type)
         .bind(&event.aggregate_id)
         .bind(&event.event_type)
-        .bind(text(&event.payload))
-        .bind(bytes(&event.payload))
-        .bind(content_type(&event.payload))
-        .bind(headers(&event.headers))
-        .bind(event.custom_key.as_deref())
-        .bind(Stamp(event.created_at))
-        .bind(event.available_at.map(Stamp))
-        .execute(&mut **tx)
-        .await;
+        .bind(payload)
+        .bind(Stamp(event.created_at));
+    let query = if is_usual {
+        query
+    } else {
+        query
+            .bind(bytes(&event.payload))
+            .bind(content_type(&event.payload))
+            .bind(headers(&event.headers))
+            .bind(event.custom_key.as_deref())
+            .bind(event.available_at.map(Stamp))
+    };
+    let written = query.execute(&mut **tx).await;
     let key = || Some(event.idempotency_key().into_owned());
     match written {
         Ok(written) if written.rows_affected() > 0 => Ok(()),

@@ -16,7 +16,8 @@ pub(super) async fn measure(server: &str, effort: Effort) -> Outcomes<()> {
     let store = fresh_store(server).await?;
     let mut rates = Vec::new();
     let mut backlog = 0;
-    for size in [10_000, 100_000, MEASURED, effort.backlog] {
+    let largest = effort.backlog.max(MEASURED);
+    for size in [10_000, 100_000, MEASURED, largest] {
         backlog::fill(&store, size - backlog, 1).await?;
         backlog = size;
         let steady = backlog::steady_rate(&store, size, effort.rounds).await?;
@@ -30,12 +31,12 @@ pub(super) async fn measure(server: &str, effort: Effort) -> Outcomes<()> {
         .iter()
         .fold((f64::MAX, 0.0_f64), |(least, most), rate| (least.min(*rate), most.max(*rate)));
     println!("slowest to fastest backlog: {:.2} (target 0.80)", least / most);
-    let last = drains(&store, effort.backlog, effort.rounds).await?;
-    println!("all of {}: {last:.0} events/s", effort.backlog);
+    let last = drains(&store, largest, effort.rounds).await?;
+    println!("all of {largest}: {last:.0} events/s");
 
     let mut idle = store.pool().begin_with("begin isolation level repeatable read").await?;
     sqlx::query("select count(*) from semel.cursor").execute(&mut *idle).await?;
-    let under = drains(&store, effort.backlog, effort.rounds).await?;
+    let under = drains(&store, largest, effort.rounds).await?;
     println!(
         "under an idle snapshot: {under:.0} events/s (ratio {:.2}, target 0.80)",
         under / last

@@ -301,6 +301,15 @@ fn mistakes_of_what_is_seldom_said_say_what_to_write() {
         ),
         (more("[limits]\npayload = \"1M\""), "f:10  [limits] payload: \"1M\" is no size; write"),
         (more("[limits]\npayload = \"2GiB\""), "f:10  [limits] payload: must be from 1KiB to 1GiB"),
+        (format!("limits = 3\n{SMALLEST}"), "f:1  limits: must be a section"),
+    ];
+    check(&cases);
+}
+
+#[test]
+fn mistakes_about_what_is_kept_say_what_to_write() {
+    let more = |line: &str| format!("{SMALLEST}{line}\n");
+    let cases = [
         (more("[retention]\nkeep = \"a week\""), "f:10  [retention] keep: \"a week\" is no span"),
         (more("[retention]\nkeep_for = \"1d\""), "f:10  [retention] has no key \"keep_for\""),
         (
@@ -319,7 +328,6 @@ fn mistakes_of_what_is_seldom_said_say_what_to_write() {
             more("[retention]\nchunk = 0"),
             "f:10  [retention] chunk: must be from 1 to 100000, not 0",
         ),
-        (format!("limits = 3\n{SMALLEST}"), "f:1  limits: must be a section"),
     ];
     check(&cases);
 }

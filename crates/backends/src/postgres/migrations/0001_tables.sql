@@ -30,7 +30,7 @@ create table semel.outbox (
     headers         json,
     -- Without one, the id is the key.
     idempotency_key text,
-    -- The key when it is an id, or written like one. Set by the database.
+    -- The key when it is an id, or written like one. Leave it to the database.
     key_id          uuid,
     constraint outbox_pkey primary key (seq),
     constraint outbox_id unique (id)
@@ -44,7 +44,8 @@ create unique index outbox_key on semel.outbox (idempotency_key collate "C")
 create unique index outbox_key_id on semel.outbox (key_id);
 
 -- What an event must be. A CHECK would say it more plainly; PostgreSQL reads each one anew from its
--- text with every statement, and these would cost a single INSERT more than all its indexes.
+-- text with every statement, and these would cost a single INSERT more than all its indexes. The
+-- library has checked its events, and says so by giving key_id.
 create function semel.check_event() returns trigger language plpgsql as $$
 begin
     if new.aggregate_type = '' or new.aggregate_id = '' or new.event_type = ''
@@ -72,7 +73,7 @@ begin
 end $$;
 
 create trigger outbox_check before insert on semel.outbox
-    for each row execute function semel.check_event();
+    for each row when (new.key_id is null) execute function semel.check_event();
 
 -- Where events are deleted one by one: everywhere, unless the outbox is partitioned.
 create view semel.deletable as

@@ -29,7 +29,7 @@ alter table semel.outbox add constraint outbox_id unique (id);
 create index outbox_seq on semel.outbox (seq);
 create index outbox_txid on semel.outbox (txid, seq);
 create trigger outbox_check before insert on semel.outbox
-    for each row execute function semel.check_event();
+    for each row when (new.key_id is null) execute function semel.check_event();
 
 -- No constraint reaches over all partitions: keys have a table of their own.
 create table semel.outbox_key (
