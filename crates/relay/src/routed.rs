@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 
 use async_trait::async_trait;
-use semel_core::{Failure, LaneKey, Message, Published, Route, Sink, TopicTemplate, Verdict};
+use semel_core::{
+    EventId, Failure, LaneKey, Message, Published, Route, Sink, TopicTemplate, Verdict,
+};
 
 /// A sink behind a route: events the route cannot place are refused, and their lane waits.
 ///
@@ -82,5 +84,13 @@ impl<S: Sink, R: Route> Sink for Routed<S, R> {
 
     async fn check(&self) -> Result<(), Failure> {
         self.sink.check().await
+    }
+
+    fn settled(&self, events: &[EventId]) {
+        self.sink.settled(events);
+    }
+
+    fn caught_up(&self) {
+        self.sink.caught_up();
     }
 }

@@ -83,16 +83,19 @@ async fn connect(
     }
     let Team { coordination, lease } = team;
     let member = database.member(&name, coordination.shares(), lease)?;
-    let sink = Arc::new(Routed::by((sink.connect)().await?, Admitted { topic, payload_limit }));
+    let route = Admitted { topic: Arc::new(topic), payload_limit };
+    let sinks = sink.connect.for_shares().await?;
     let alert = match alert {
-        Some(alert) => Some((alert.connect)().await?),
+        Some(alert) => Some(alert.connect.connect().await?),
         None => None,
     };
     let opened = name.clone();
     Ok(Group::new(name, member, coordination, move |share| {
-        let (database, sink, alert) = (Arc::clone(&database), Arc::clone(&sink), alert.clone());
+        let (database, alert) = (Arc::clone(&database), alert.clone());
         let (name, mapping, settings) = (opened.clone(), mapping.clone(), settings.clone());
+        let (route, connecting) = (route.clone(), sinks.open(&name, share));
         async move {
+            let sink = Routed::by(connecting.await?, route);
             let source = match mapping {
                 Some(mapping) => database.mapped_source(&name, &mapping).await?,
                 None => database.source(&name, share).await?,
@@ -107,8 +110,9 @@ async fn connect(
 }
 
 /// The topic of events that are not too large.
+#[derive(Clone)]
 struct Admitted {
-    topic: TopicTemplate,
+    topic: Arc<TopicTemplate>,
     payload_limit: Option<usize>,
 }
 
