@@ -28,9 +28,10 @@ use crate::failure::Failure;
 /// **Cancellation.** A `publish` that is dropped half-way has an unknown outcome; the sink must
 /// stay usable.
 ///
-/// **Memory.** A sink that recognises what it has confirmed already needs to know how long: until
-/// [`settled`](Self::settled) names it. What it remembers from an earlier life, and what is not
-/// named by the time of [`caught_up`](Self::caught_up), was settled before.
+/// **Memory.** A sink that recognises what it has confirmed already [`remembers`](Self::remembers),
+/// and needs to know how long: until [`settled`](Self::settled) names it. What it remembers from an
+/// earlier life, and what is not named by the time of [`caught_up`](Self::caught_up), was settled
+/// before.
 ///
 /// ```
 /// use semel_core::memory::MemoryBroker;
@@ -55,6 +56,12 @@ pub trait Sink: Send + Sync {
     /// when this sink is at its end and another one has to be opened.
     async fn check(&self) -> Result<(), Failure>;
 
+    /// Whether it recognises what it has confirmed, and so wants to be told what follows. By
+    /// default it does not.
+    fn remembers(&self) -> bool {
+        false
+    }
+
     /// The source has recorded these as delivered: it will not hand them out again. Called after
     /// every settle that delivered something; it must not wait. The default does nothing.
     fn settled(&self, events: &[EventId]) {
@@ -74,6 +81,10 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 
     async fn check(&self) -> Result<(), Failure> {
         self.as_ref().check().await
+    }
+
+    fn remembers(&self) -> bool {
+        self.as_ref().remembers()
     }
 
     fn settled(&self, events: &[EventId]) {

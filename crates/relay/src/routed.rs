@@ -86,6 +86,10 @@ impl<S: Sink, R: Route> Sink for Routed<S, R> {
         self.sink.check().await
     }
 
+    fn remembers(&self) -> bool {
+        self.sink.remembers()
+    }
+
     fn settled(&self, events: &[EventId]) {
         self.sink.settled(events);
     }

@@ -43,8 +43,7 @@ pub(super) async fn publish(carrier: &impl Carrier, batch: &[Message]) -> Publis
     let mut plan = Plan::new(batch);
     let mut rounds = 0;
     while rounds < ROUNDS {
-        let wave =
-            plan.next_wave(carrier.room(), |place, message| carrier.record(place, message));
+        let wave = plan.next_wave(carrier.room(), |place, message| carrier.record(place, message));
         if wave.is_empty() {
             return plan.finish();
         }

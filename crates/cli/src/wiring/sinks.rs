@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use semel_backends::ndjson::{FileSink, StdoutSink};
+use semel_core::coordination::Share;
 #[cfg(feature = "sinks")]
 use semel_core::wire::Format;
-use semel_core::coordination::Share;
 use semel_core::{Failure, Schedule, Sink};
 
 use super::Connecting;

@@ -9,7 +9,7 @@ use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-/// Relays of one pipeline, which all append to one file.
+/// Relays of one pipeline.
 pub(crate) struct Relays {
     folder: TempDir,
     url: String,
@@ -17,12 +17,17 @@ pub(crate) struct Relays {
 }
 
 impl Relays {
+    /// Relays which all append to one file.
     pub(crate) fn new(url: &str, coordination: &str, lease: Duration, count: usize) -> Self {
+        let file = "type = \"file\"\npath = \"events.ndjson\"";
+        Self::to(file, url, coordination, lease, count)
+    }
+
+    pub(crate) fn to(sink: &str, url: &str, pipeline: &str, lease: Duration, count: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = format!(
-            "[source.orders]\nurl = \"{url}\"\n[sink.out]\ntype = \"file\"\n\
-             path = \"events.ndjson\"\n[pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\n\
-             {coordination}\nlease = \"{}s\"\n",
+            "[source.orders]\nurl = \"{url}\"\n[sink.out]\n{sink}\n\
+             [pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\n{pipeline}\nlease = \"{}s\"\n",
             lease.as_secs()
         );
         fs::write(folder.path().join("semel.toml"), config).unwrap();

@@ -120,6 +120,12 @@ impl Conductor {
         }
     }
 
+    fn note_delivered(&mut self, messages: &[Message]) {
+        if self.remembers {
+            self.unsettled.delivered.extend(messages.iter().map(|message| message.event.id));
+        }
+    }
+
     fn see_whether_caught_up(&mut self) {
         if self.catching_up == CatchingUp::Settling && self.held.events == 0 {
             self.catching_up = CatchingUp::Done;
@@ -154,7 +160,7 @@ impl Conductor {
             self.sink_circuit.succeeded();
             self.report.published += group.messages.len() as u64;
             self.metrics.published(&group.messages, now);
-            self.unsettled.note_delivered(&group.messages);
+            self.note_delivered(&group.messages);
             for tag in &group.tags {
                 self.unsettled.add(tag.receipt, Outcome::Delivered, tag.bytes);
             }
@@ -165,7 +171,7 @@ impl Conductor {
         let judgement = judge.judge(group, published);
         self.report.published += judgement.confirmed.len() as u64;
         self.metrics.published(&judgement.confirmed, now);
-        self.unsettled.note_delivered(&judgement.confirmed);
+        self.note_delivered(&judgement.confirmed);
         if !judgement.confirmed.is_empty() {
             self.sink_circuit.succeeded();
         }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use semel_core::{
-    Batch, Clock, EventId, Failure, Guarantees, Holding, Limit, Message, Outcome, Receipt,
-    Settlement, Sink, Source,
+    Batch, Clock, EventId, Failure, Guarantees, Holding, Limit, Outcome, Receipt, Settlement, Sink,
+    Source,
 };
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -49,6 +49,8 @@ pub(crate) struct Conductor {
     recalled: LaneSet,
 
     sink: Arc<dyn Sink>,
+    /// Whether the sink wants to know what is settled.
+    remembers: bool,
     sink_circuit: Circuit,
     lanes: Lanes,
     publishing: usize,
@@ -79,8 +81,8 @@ enum Asking {
     Idle { until: Instant, wakeup: BoxFuture<'static, ()>, retry_waits: bool },
 }
 
-/// Whether all that was unsettled when the relay began has been settled, so that the sink may forget
-/// what it remembered of it.
+/// Whether all that was unsettled when the relay began has been settled, so that a sink that
+/// remembers may forget it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CatchingUp {
     /// The source has more.
@@ -144,7 +146,8 @@ impl Conductor {
             source_circuit,
             asking: Asking::Now,
             pace: Pace::default(),
-            catching_up: CatchingUp::Reading,
+            catching_up: if sink.remembers() { CatchingUp::Reading } else { CatchingUp::Done },
+            remembers: sink.remembers(),
             unsettled: Unsettled::default(),
             recalled: LaneSet::default(),
             sink,
@@ -321,10 +324,6 @@ impl Unsettled {
     fn add(&mut self, receipt: Receipt, outcome: Outcome, bytes: usize) {
         self.settlements.push(Settlement { receipt, outcome });
         self.bytes += bytes;
-    }
-
-    fn note_delivered(&mut self, messages: &[Message]) {
-        self.delivered.extend(messages.iter().map(|message| message.event.id));
     }
 
     /// These came first.

@@ -19,3 +19,4 @@ mod pace;
 mod retry;
 mod scripted;
 mod stopping;
+mod told;

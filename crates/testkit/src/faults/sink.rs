@@ -93,6 +93,10 @@ impl<S: Sink> Sink for FaultySink<S> {
         self.inner.check().await
     }
 
+    fn remembers(&self) -> bool {
+        self.inner.remembers()
+    }
+
     fn settled(&self, events: &[EventId]) {
         self.inner.settled(events);
     }

@@ -333,7 +333,12 @@ mod tests {
         Journal { id: "shop".into(), share, topic: "shop-progress".into(), partitions: 2 }
     }
 
-    fn written(journal: &Journal, kind: Kind, slot: usize, events: &[EventId]) -> (String, Vec<u8>) {
+    fn written(
+        journal: &Journal,
+        kind: Kind,
+        slot: usize,
+        events: &[EventId],
+    ) -> (String, Vec<u8>) {
         let line = journal.line(&Entry { kind, slot, events: Some(events.to_vec()) });
         (line.key, line.value.unwrap())
     }

@@ -116,6 +116,10 @@ impl Sink for ExactlyOnceSink {
         }
     }
 
+    fn remembers(&self) -> bool {
+        true
+    }
+
     fn settled(&self, events: &[EventId]) {
         let _ = self.orders.send(Order::Settled(events.to_vec()));
     }

@@ -146,7 +146,9 @@ impl Transactor {
 
     fn cannot_begin(&self, error: KafkaError) -> Failure {
         match error.rdkafka_error_code() {
-            Some(Code::TransactionalIdAuthorizationFailed) => error::transaction_forbidden(&self.id),
+            Some(Code::TransactionalIdAuthorizationFailed) => {
+                error::transaction_forbidden(&self.id)
+            }
             Some(Code::OperationTimedOut) | None => self.no_answer(),
             Some(_) => error::failure("begin with transactions", error),
         }

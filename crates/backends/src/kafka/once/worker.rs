@@ -147,7 +147,8 @@ impl Worker {
     /// One transaction: these messages, and that they are sent.
     async fn send(&mut self, messages: Vec<(Message, Record)>) -> Ended {
         let count = messages.len();
-        let draft = self.memory.draft(messages.iter().map(|(message, _)| message.event.id).collect());
+        let draft =
+            self.memory.draft(messages.iter().map(|(message, _)| message.event.id).collect());
         let lines = draft.entries.iter().map(|entry| self.tenure.journal.line(entry)).collect();
         let topic = self.tenure.journal.topic.clone();
         self.unsure = Some(draft);

@@ -90,7 +90,8 @@ async fn a_wide_window_is_remembered_as_a_whole() {
     let Some(brokers) = service(Service::Kafka) else { return };
     let (id, topic) = (random_id(), topics::random_topic());
     topics::create(&brokers, &topic, &[]).await;
-    let batch = messages(&topic, (0..70_000).map(|number| event(&(number % 50).to_string(), number)));
+    let batch =
+        messages(&topic, (0..70_000).map(|number| event(&(number % 50).to_string(), number)));
     let sink = open(&brokers, &id).await;
     for part in batch.chunks(35_000) {
         all_confirmed(&sink, part).await;

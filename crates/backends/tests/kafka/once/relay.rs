@@ -23,7 +23,8 @@ async fn relays_that_crash_at_any_moment_send_every_event_once() {
     topics::create(&brokers, &topic, &[]).await;
     let database = MemoryDatabase::new();
     let mut tx = database.begin().await;
-    let all: Vec<Event> = (0..EVENTS).map(|number| event(LANES[number as usize % 4], number)).collect();
+    let all: Vec<Event> =
+        (0..EVENTS).map(|number| event(LANES[number as usize % 4], number)).collect();
     database.append(&mut tx, &all).await.unwrap();
     tx.commit();
     let settings = Settings { batch_events: 5, in_flight_events: 20, ..Settings::default() };
