@@ -19,7 +19,8 @@ use rdkafka::message::{DeliveryResult, Header, OwnedHeaders};
 use rdkafka::producer::{
     BaseRecord, NoCustomPartitioner, Producer, ProducerContext, ThreadedProducer,
 };
-use semel_backends::kafka::{KafkaConfig, KafkaSink};
+use semel_backends::kafka::KafkaConfig;
+use semel_core::coordination::Share;
 use semel_core::wire::{Binding, Format};
 use semel_core::{Event, EventId, Message, Sink};
 
@@ -45,21 +46,31 @@ async fn main() -> Outcomes<()> {
     println!("memory of the sink at most: {} KiB", most_memory()? - before);
     let bare = ThreadedProducer::from_config_and_context(&bare_config(&brokers), Count::default())?;
     through_bare(&bare, &batches[..1])?;
-    let mut bares = Vec::new();
+    let once = KafkaConfig::new(&brokers)?.connect_exactly_once(&topic, Share::WHOLE).await?;
+    let (mut bares, mut onces) = (Vec::new(), Vec::new());
     let mut sinks = [Vec::new(), Vec::new()];
     for _ in 0..rounds {
         bares.push(through_bare(&bare, &batches)?);
         for (at_once, times) in AT_ONCE.iter().zip(&mut sinks) {
             times.push(through_sink(&sink, &batches, *at_once).await);
         }
+        onces.push(through_sink(&once, &batches, AT_ONCE[0]).await);
     }
-    let bare = median(bares);
+    let (bare, once) = (median(bares), median(onces));
+    let least = median(sinks[0].clone());
     println!("a bare producer: {}", rate(count, bare));
     for (at_once, times) in AT_ONCE.iter().zip(sinks) {
         let sink = median(times);
         let ratio = bare.as_secs_f64() / sink.as_secs_f64();
         println!("the sink, {at_once} x {BATCH} at once: {} ({ratio:.2} of it)", rate(count, sink));
     }
+    let ratio = least.as_secs_f64() / once.as_secs_f64();
+    let at_once = AT_ONCE[0];
+    println!(
+        "exactly once, {at_once} x {BATCH} at once: {} ({ratio:.2} of at least once)",
+        rate(count, once)
+    );
+    delete(&brokers, &format!("{topic}-progress")).await?;
     delete(&brokers, &topic).await
 }
 
@@ -73,11 +84,13 @@ fn batches(topic: &str, count: usize, bytes: usize) -> Vec<Vec<Message>> {
     all.chunks(BATCH).map(<[Message]>::to_vec).collect()
 }
 
-async fn through_sink(sink: &KafkaSink, batches: &[Vec<Message>], at_once: usize) -> Duration {
+async fn through_sink(sink: &impl Sink, batches: &[Vec<Message>], at_once: usize) -> Duration {
     let began = Instant::now();
     stream::iter(batches)
         .for_each_concurrent(at_once, async |batch| {
             assert!(sink.publish(batch).await.all_confirmed());
+            let ids: Vec<_> = batch.iter().map(|message| message.event.id).collect();
+            sink.settled(&ids);
         })
         .await;
     began.elapsed()

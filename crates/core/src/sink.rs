@@ -7,6 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::delivery::Message;
+use crate::event::EventId;
 use crate::failure::Failure;
 
 /// Publishes messages, and says of each one what became of it.
@@ -27,6 +28,11 @@ use crate::failure::Failure;
 /// **Cancellation.** A `publish` that is dropped half-way has an unknown outcome; the sink must
 /// stay usable.
 ///
+/// **Memory.** A sink that recognises what it has confirmed already [`remembers`](Self::remembers),
+/// and needs to know how long: until [`settled`](Self::settled) names it. What it remembers from an
+/// earlier life, and what is not named by the time of [`caught_up`](Self::caught_up), was settled
+/// before.
+///
 /// ```
 /// use semel_core::memory::MemoryBroker;
 /// use semel_core::{Event, Message, Sink};
@@ -46,8 +52,25 @@ pub trait Sink: Send + Sync {
     /// outage until it answers well.
     ///
     /// # Errors
-    /// `Unavailable` while it cannot be reached, `Misconfigured` when it never will be.
+    /// `Unavailable` while it cannot be reached, `Misconfigured` when it never will be, `Refused`
+    /// when this sink is at its end and another one has to be opened.
     async fn check(&self) -> Result<(), Failure>;
+
+    /// Whether it recognises what it has confirmed, and so wants to be told what follows. By
+    /// default it does not.
+    fn remembers(&self) -> bool {
+        false
+    }
+
+    /// The source has recorded these as delivered: it will not hand them out again. Called after
+    /// every settle that delivered something; it must not wait. The default does nothing.
+    fn settled(&self, events: &[EventId]) {
+        let _ = events;
+    }
+
+    /// Everything that the source had unsettled when the relay began has been handed out and
+    /// settled. Called once. The default does nothing.
+    fn caught_up(&self) {}
 }
 
 #[async_trait]
@@ -58,6 +81,18 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 
     async fn check(&self) -> Result<(), Failure> {
         self.as_ref().check().await
+    }
+
+    fn remembers(&self) -> bool {
+        self.as_ref().remembers()
+    }
+
+    fn settled(&self, events: &[EventId]) {
+        self.as_ref().settled(events);
+    }
+
+    fn caught_up(&self) {
+        self.as_ref().caught_up();
     }
 }
 

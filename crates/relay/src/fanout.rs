@@ -86,6 +86,18 @@ impl Sink for Fanout {
         let answers = join_all(self.branches.iter().map(Branch::check)).await;
         answers.into_iter().collect()
     }
+
+    fn remembers(&self) -> bool {
+        self.branches.iter().any(|branch| branch.sink.remembers())
+    }
+
+    fn settled(&self, events: &[EventId]) {
+        self.branches.iter().for_each(|branch| branch.sink.settled(events));
+    }
+
+    fn caught_up(&self) {
+        self.branches.iter().for_each(|branch| branch.sink.caught_up());
+    }
 }
 
 impl fmt::Debug for Fanout {

@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 
 use async_trait::async_trait;
-use semel_core::{Failure, LaneKey, Message, Published, Route, Sink, TopicTemplate, Verdict};
+use semel_core::{
+    EventId, Failure, LaneKey, Message, Published, Route, Sink, TopicTemplate, Verdict,
+};
 
 use crate::verdict::stop_lanes_at_failures;
 
@@ -90,5 +92,17 @@ impl<S: Sink, R: Route> Sink for Routed<S, R> {
 
     async fn check(&self) -> Result<(), Failure> {
         self.sink.check().await
+    }
+
+    fn remembers(&self) -> bool {
+        self.sink.remembers()
+    }
+
+    fn settled(&self, events: &[EventId]) {
+        self.sink.settled(events);
+    }
+
+    fn caught_up(&self) {
+        self.sink.caught_up();
     }
 }

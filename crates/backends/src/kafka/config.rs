@@ -6,9 +6,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
+use semel_core::coordination::Share;
 use semel_core::wire::Format;
-use semel_core::{Failure, Secret};
+use semel_core::{Failure, Message, Secret};
 
+use super::once::ExactlyOnceSink;
+use super::record::Record;
 use super::sink::KafkaSink;
 
 /// Where the brokers are and how they are reached.
@@ -148,13 +151,43 @@ impl KafkaConfig {
         KafkaSink::connect(self.clone()).await
     }
 
-    /// The settings of librdkafka.
-    pub(super) fn client(&self) -> ClientConfig {
+    /// Connects for exactly once: takes over from whoever published this share under the same
+    /// `id`, which no other pipeline may have. See [`ExactlyOnceSink`].
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    pub async fn connect_exactly_once(
+        &self,
+        id: &str,
+        share: Share,
+    ) -> Result<ExactlyOnceSink, Failure> {
+        ExactlyOnceSink::connect(self.clone(), id, share).await
+    }
+
+    /// A message as a record, if it can be one.
+    pub(super) fn record(&self, place: usize, message: &Message) -> Result<Record, Failure> {
+        Record::new(place, message, self.format, self.max_message_bytes)
+    }
+
+    /// What librdkafka must know to reach the brokers.
+    pub(super) fn connection(&self) -> ClientConfig {
         let mut client = ClientConfig::new();
-        let number = |number: usize| number.to_string();
         client
             .set("bootstrap.servers", &self.brokers)
             .set("client.id", &self.client_id)
+            .set("socket.keepalive.enable", "true")
+            .set("socket.connection.setup.timeout.ms", "5000")
+            .set("reconnect.backoff.ms", "50")
+            .set("reconnect.backoff.max.ms", "1000");
+        self.set_security(&mut client);
+        client
+    }
+
+    /// The settings of a producer.
+    pub(super) fn client(&self) -> ClientConfig {
+        let mut client = self.connection();
+        let number = |number: usize| number.to_string();
+        client
             .set("acks", "all")
             .set("enable.idempotence", "true")
             // After an error no later message may be written: the producer is replaced instead.
@@ -171,12 +204,22 @@ impl KafkaConfig {
             // The sink bounds what is under way, in bytes, before it hands anything over.
             .set("queue.buffering.max.messages", "0")
             .set("queue.buffering.max.kbytes", "2147483647")
-            .set("topic.metadata.propagation.max.ms", "5000")
-            .set("socket.keepalive.enable", "true")
-            .set("socket.connection.setup.timeout.ms", "5000")
-            .set("reconnect.backoff.ms", "50")
-            .set("reconnect.backoff.max.ms", "1000");
-        self.set_security(&mut client);
+            .set("topic.metadata.propagation.max.ms", "5000");
+        client
+    }
+
+    /// The settings of a producer whose messages are all in transactions of this name.
+    pub(super) fn transactional_client(&self, id: &str) -> ClientConfig {
+        const USUAL: Duration = Duration::from_secs(60);
+        let mut client = self.client();
+        // An outage may last that long, and the producer still goes on.
+        let limit = USUAL.max(self.patience * 2).as_millis().to_string();
+        client
+            .set("transactional.id", id)
+            .set("transaction.timeout.ms", &limit)
+            .set("message.timeout.ms", &limit)
+            // What is not whole is aborted: there is no gap to be afraid of.
+            .set("enable.gapless.guarantee", "false");
         client
     }
 

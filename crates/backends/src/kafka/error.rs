@@ -86,6 +86,55 @@ pub(super) fn no_answer(complaint: &str) -> Failure {
     Failure::new(fault, code, format!("Kafka: no answer in time{why}")).with_fix(fix)
 }
 
+/// A transactional producer is of no use any more. What became of its last transaction is in the
+/// journal.
+pub(super) fn transaction_ended(id: &str, error: KafkaError) -> Failure {
+    match error.rdkafka_error_code() {
+        Some(Code::ProducerFenced | Code::Fenced | Code::InvalidProducerEpoch) => {
+            taken_over(id).with_source(error)
+        }
+        _ => {
+            let what = format!("Kafka: the producer of transactional id {id:?} ended");
+            Failure::unavailable("E-KAFKA-TRANSACTION", what)
+                .with_source(error)
+                .with_fix("nothing, if it passes; otherwise look into the logs of the brokers")
+        }
+    }
+}
+
+/// The code of a share that somebody else owns.
+pub(super) const FENCED: &str = "E-KAFKA-FENCED";
+
+pub(super) fn taken_over(id: &str) -> Failure {
+    let what = format!("Kafka: another relay has taken over what {id:?} stands for");
+    Failure::unavailable(FENCED, what).with_fix(
+        "nothing, if it is a relay of the same pipeline; otherwise give each pipeline a \
+         transactional_id of its own",
+    )
+}
+
+/// The same, for whoever asks whether it is worth trying again.
+pub(super) fn at_its_end(over: &Failure) -> Failure {
+    let failure = Failure::refused(over.code(), over.to_string());
+    match over.fix() {
+        Some(fix) => failure.with_fix(fix),
+        None => failure,
+    }
+}
+
+pub(super) fn transaction_forbidden(id: &str) -> Failure {
+    let what = format!("Kafka: the user may not use the transactional id {id:?}");
+    Failure::misconfigured("E-KAFKA-ACL", what).with_fix(
+        "allow the user Write and Describe on it: kafka-acls.sh --add --transactional-id NAME",
+    )
+}
+
+/// librdkafka's words about a topic that may not be part of a transaction.
+pub(super) fn topic_forbidden(complaint: &str) -> Failure {
+    let (fault, code, fix) = ACL;
+    Failure::new(fault, code, format!("Kafka: {complaint}")).with_fix(fix)
+}
+
 pub(super) fn topic_name(topic: &str) -> Failure {
     let what = format!("Kafka: {topic:?} is not a legal name for a topic");
     let fix =

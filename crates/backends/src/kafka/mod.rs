@@ -3,6 +3,7 @@
 //! [`KafkaSink`] publishes with an idempotent producer and `acks=all`: a message is confirmed when
 //! all replicas in sync have it. Its key is the aggregate id, so a lane has one partition, and a
 //! message that fails ends the producer before any later one of its partition can be written.
+//! [`ExactlyOnceSink`] does the same in transactions, and recognises what it has sent before.
 //!
 //! | error | fault | code |
 //! |---|---|---|
@@ -15,6 +16,8 @@
 //! | the message is too large | refused | `E-KAFKA-TOO-LARGE` |
 //! | the broker does not take the record for another reason | refused | `E-KAFKA-RECORD` |
 //! | librdkafka does not take a setting | misconfigured | `E-KAFKA-CONFIG` |
+//! | another relay has taken over this transactional id | unavailable, then refused by `check` | `E-KAFKA-FENCED` |
+//! | the transactional producer ended for another reason | the same | `E-KAFKA-TRANSACTION` |
 //! | anything else | transient | `E-KAFKA` |
 //!
 //! ```no_run
@@ -32,11 +35,14 @@
 //! ```
 
 mod config;
+mod dispatch;
 mod error;
+mod once;
 mod plan;
 mod record;
 mod session;
 mod sink;
 
 pub use config::{Compression, KafkaConfig, Mechanism, Sasl, Tls};
+pub use once::ExactlyOnceSink;
 pub use sink::KafkaSink;

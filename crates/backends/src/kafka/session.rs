@@ -96,7 +96,7 @@ impl Session {
         if let Some(end) = self.end() {
             return Landing::unknown(&places, Some(end));
         }
-        let flight = Flight::new(wave.len(), room);
+        let flight = Flight::new(wave.len(), Some(room));
         self.send_all(batch, wave, &flight);
         if self.comes_down(&flight, patience).await {
             Landing { lost: flight.lost(), end: self.end() }
@@ -163,7 +163,7 @@ impl Session {
         let Some(producer) = &self.producer else { return };
         for Record { place, headers, value, .. } in wave {
             let message = &batch[place];
-            let ticket = Box::new(Ticket { flight: Arc::clone(flight), place });
+            let ticket = Ticket::new(flight, place);
             if flight.has_lost_before(batch, message) {
                 ticket.land(Some(KafkaError::MessageProduction(Code::PurgeQueue)));
                 continue;
@@ -224,22 +224,32 @@ impl Landing {
 
 /// Messages that are under way together. They hold their room until the last one has landed, even
 /// if nobody waits for them any more.
-struct Flight {
+pub(super) struct Flight {
     aloft: AtomicUsize,
     landed: Notify,
+    trouble: Notify,
     lost: Mutex<Vec<(usize, KafkaError)>>,
-    _room: OwnedSemaphorePermit,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Flight {
-    fn new(count: usize, room: OwnedSemaphorePermit) -> Arc<Self> {
-        let (landed, lost) = (Notify::new(), Mutex::default());
-        Arc::new(Self { aloft: AtomicUsize::new(count), landed, lost, _room: room })
+    pub(super) fn new(count: usize, room: Option<OwnedSemaphorePermit>) -> Arc<Self> {
+        let (landed, trouble, lost) = (Notify::new(), Notify::new(), Mutex::default());
+        Arc::new(Self { aloft: AtomicUsize::new(count), landed, trouble, lost, _room: room })
+    }
+
+    /// Waits until the first is lost.
+    pub(super) async fn in_trouble(&self) {
+        self.trouble.notified().await;
+    }
+
+    pub(super) fn has_landed(&self) -> bool {
+        self.aloft.load(Ordering::Acquire) == 0
     }
 
     /// Waits until all have landed.
-    async fn landed(&self) {
-        if self.aloft.load(Ordering::Acquire) > 0 {
+    pub(super) async fn landed(&self) {
+        if !self.has_landed() {
             self.landed.notified().await;
         }
     }
@@ -250,7 +260,7 @@ impl Flight {
         lock(&self.lost).iter().any(|(place, _)| batch[*place].event.lane() == lane)
     }
 
-    fn lost(&self) -> Vec<(usize, KafkaError)> {
+    pub(super) fn lost(&self) -> Vec<(usize, KafkaError)> {
         let mut lost = std::mem::take(&mut *lock(&self.lost));
         lost.sort_unstable_by_key(|(place, _)| *place);
         lost
@@ -264,9 +274,14 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
-    fn land(&self, error: Option<KafkaError>) {
+    pub(super) fn new(flight: &Arc<Flight>, place: usize) -> Box<Self> {
+        Box::new(Self { flight: Arc::clone(flight), place })
+    }
+
+    pub(super) fn land(&self, error: Option<KafkaError>) {
         if let Some(error) = error {
             lock(&self.flight.lost).push((self.place, error));
+            self.flight.trouble.notify_one();
         }
         if self.flight.aloft.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.flight.landed.notify_one();
@@ -329,6 +344,6 @@ fn stop(ended: &watch::Sender<Option<End>>, end: End) {
     });
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,20 +1,17 @@
 //! Topics as a sink.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rdkafka::ClientConfig;
-use rdkafka::error::KafkaError;
 use semel_core::{Failure, Message, Published, Sink};
 
 use super::config::KafkaConfig;
-use super::error::{self, Blame};
-use super::plan::Plan;
+use super::dispatch::{self, Carrier};
 use super::record::Record;
-use super::session::{End, Landing, Session};
+use super::session::{Landing, Session};
 
 /// Publishes to topics. Made by [`KafkaConfig::connect`].
 ///
@@ -60,115 +57,36 @@ impl KafkaSink {
     fn open(&self) -> Result<Arc<Session>, Failure> {
         Session::open(&self.client, self.config.buffer_bytes)
     }
+}
+
+impl Carrier for KafkaSink {
+    fn room(&self) -> usize {
+        self.config.buffer_bytes
+    }
 
     fn record(&self, place: usize, message: &Message) -> Result<Record, Failure> {
-        Record::new(place, message, self.config.format, self.config.max_message_bytes)
+        self.config.record(place, message)
     }
 
-    /// Sends a wave, and notes what became of it; whether some of it is to be sent again.
-    ///
-    /// # Errors
-    /// Nothing more can be sent.
-    async fn send(
-        &self,
-        batch: &[Message],
-        plan: &mut Plan<'_>,
-        wave: Vec<Record>,
-    ) -> Result<bool, Failure> {
-        let places: Vec<_> = wave.iter().map(|record| record.place).collect();
-        let session = self.session()?;
-        let Landing { lost, end } = session.fly(batch, wave, self.config.patience).await;
-        let missing: HashSet<_> = lost.iter().map(|(place, _)| *place).collect();
-        for place in places.into_iter().filter(|place| !missing.contains(place)) {
-            plan.confirm(place);
-        }
-        if let Some(End::Failed(failure)) = end {
-            plan.put_back(missing);
-            return Err(failure);
-        }
-        let Unclear { suspects, again } = sort_out(batch, plan, lost);
-        for place in suspects {
-            if plan.has_failed(place) {
-                continue;
-            }
-            match self.send_alone(batch, place).await {
-                Ok(()) => plan.confirm(place),
-                Err(failure) => plan.fail(place, failure),
-            }
-        }
-        let some = !again.is_empty();
-        plan.put_back(again);
-        Ok(some)
+    async fn carry(&self, batch: &[Message], wave: Vec<Record>) -> Result<Landing, Failure> {
+        Ok(self.session()?.fly(batch, wave, self.config.patience).await)
     }
 
-    /// Sends one message with nothing beside it, so that an answer is about it and nothing else.
-    async fn send_alone(&self, batch: &[Message], place: usize) -> Result<(), Failure> {
-        let record = self.record(place, &batch[place])?;
-        let session = self.open()?;
-        let mut landing = session.fly(batch, vec![record], self.config.patience).await;
-        let Some((_, error)) = landing.lost.pop() else { return Ok(()) };
-        Err(match (error::blame(batch[place].topic.as_str(), error), landing.end) {
-            (Blame::Record(failure) | Blame::Clear(failure), _) => failure,
-            (Blame::Session, Some(End::Failed(failure))) => failure,
-            (Blame::Session, _) => error::no_answer("the producer ended"),
-        })
+    async fn carry_alone(&self, batch: &[Message], record: Record) -> Result<Landing, Failure> {
+        Ok(self.open()?.fly(batch, vec![record], self.config.patience).await)
     }
 }
 
 #[async_trait]
 impl Sink for KafkaSink {
     async fn publish(&self, batch: &[Message]) -> Published {
-        /// A message of any call can end the producer of all of them.
-        const PRODUCERS: usize = 5;
-        let mut plan = Plan::new(batch);
-        let mut producers = 0;
-        while producers < PRODUCERS {
-            let room = self.config.buffer_bytes;
-            let wave = plan.next_wave(room, |place, message| self.record(place, message));
-            if wave.is_empty() {
-                return plan.finish();
-            }
-            match self.send(batch, &mut plan, wave).await {
-                Ok(again) => producers += usize::from(again),
-                Err(failure) => return plan.give_up(&failure),
-            }
-        }
-        plan.give_up(&error::no_answer("one producer after the other ended"))
+        dispatch::publish(self, batch).await
     }
 
     async fn check(&self) -> Result<(), Failure> {
         const PATIENCE: Duration = Duration::from_secs(5);
         self.session()?.ask(self.config.patience.min(PATIENCE)).await
     }
-}
-
-/// Messages of which the broker has not said what is wrong with them.
-struct Unclear {
-    /// One of them is to blame, or they are behind one that may be.
-    suspects: Vec<usize>,
-    /// They only shared the producer with it.
-    again: Vec<usize>,
-}
-
-fn sort_out(batch: &[Message], plan: &mut Plan<'_>, lost: Vec<(usize, KafkaError)>) -> Unclear {
-    let (mut unclear, mut suspicious) = (Vec::new(), HashSet::new());
-    for (place, error) in lost {
-        match error::blame(batch[place].topic.as_str(), error) {
-            Blame::Clear(failure) => {
-                plan.fail(place, failure);
-                continue;
-            }
-            Blame::Record(_) => {
-                suspicious.insert(plan.lane(place));
-            }
-            Blame::Session => {}
-        }
-        unclear.push(place);
-    }
-    unclear.retain(|place| !plan.has_failed(*place));
-    let is_suspect = |place: &usize| suspicious.contains(&plan.lane(*place));
-    let (suspects, again) = unclear.into_iter().partition(is_suspect);
-    Unclear { suspects, again }
 }
 
 impl fmt::Debug for KafkaSink {

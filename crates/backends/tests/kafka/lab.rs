@@ -29,7 +29,7 @@ pub(crate) struct Lab {
     runtime: Option<Runtime>,
 }
 
-const DOORS: usize = 24;
+const DOORS: usize = 40;
 
 impl Lab {
     /// The lab; nothing when there is no Kafka here.
@@ -65,11 +65,14 @@ impl Lab {
     fn start() -> Self {
         let folder = TempDir::with_prefix("semel-kafka-lab-").unwrap();
         let runtime = Runtime::new().unwrap();
-        let ports: Vec<u16> = (0..DOORS + 2).map(|_| free_port()).collect();
+        // All are held until the proxies have theirs, so that none comes twice.
+        let held: Vec<_> = (0..DOORS + 2).map(|_| listener()).collect();
+        let ports: Vec<_> = held.iter().map(|it| it.local_addr().unwrap().port()).collect();
         let doors: Vec<_> = ports[2..]
             .iter()
             .map(|port| runtime.block_on(Proxy::start(format!("127.0.0.1:{port}"))))
             .collect();
+        drop(held);
         make_certificate(folder.path());
         let properties = folder.path().join("lab.properties");
         fs::write(&properties, self::properties(folder.path(), &ports, &doors)).unwrap();
@@ -162,6 +165,6 @@ fn make_certificate(folder: &Path) {
     keytool(&format!("-exportcert -rfc {store} -file broker.pem"));
 }
 
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").unwrap()
 }

@@ -3,6 +3,7 @@
 mod cluster;
 mod failures;
 mod lab;
+mod once;
 mod order;
 mod outages;
 #[cfg(feature = "tls")]
@@ -29,7 +30,7 @@ fn messages(topic: &str, events: impl IntoIterator<Item = Event>) -> Vec<Message
 }
 
 /// Publishes, but never forever.
-async fn publish(sink: &KafkaSink, batch: &[Message]) -> Vec<Verdict> {
+async fn publish(sink: &impl Sink, batch: &[Message]) -> Vec<Verdict> {
     let published = tokio::time::timeout(Duration::from_secs(120), sink.publish(batch)).await;
     match published.expect("an answer") {
         Published::All => vec![Verdict::Confirmed; batch.len()],

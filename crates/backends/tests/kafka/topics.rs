@@ -1,6 +1,6 @@
 //! Topics, made and read with the client library itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +9,7 @@ use rdkafka::admin::{
 };
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use semel_core::wire::{Binding, decode};
@@ -54,32 +55,35 @@ pub(crate) async fn read(brokers: &str, topics: &[&str]) -> Vec<Event> {
 }
 
 fn read_all(brokers: &str, topics: &[String]) -> Vec<Event> {
+    topics.iter().flat_map(|topic| read_topic(brokers, topic)).collect()
+}
+
+/// What is committed; whatever is behind an open transaction is not.
+fn read_topic(brokers: &str, topic: &str) -> Vec<Event> {
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", brokers)
         .set("group.id", "reads-back")
         .set("enable.auto.commit", "false")
+        .set("enable.partition.eof", "true")
+        .set("isolation.level", "read_committed")
+        .set("fetch.wait.max.ms", "20")
         .create()
         .expect("a consumer");
     let mut assignment = TopicPartitionList::new();
-    let mut ends = BTreeMap::new();
-    for topic in topics {
-        for partition in 0..PARTITIONS {
-            let (_, end) = consumer.fetch_watermarks(topic, partition, PATIENCE).expect("its end");
-            if end > 0 {
-                assignment.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
-                ends.insert((topic.clone(), partition), end);
-            }
-        }
+    for partition in 0..PARTITIONS {
+        assignment.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
     }
     consumer.assign(&assignment).expect("assigned");
     let mut events: BTreeMap<_, Vec<Event>> = BTreeMap::new();
-    while !ends.is_empty() {
-        let message = consumer.poll(PATIENCE).expect("a message in time").expect("a message");
-        let place = (message.topic().to_owned(), message.partition());
-        if ends.get(&place).is_some_and(|end| message.offset() + 1 >= *end) {
-            ends.remove(&place);
+    let mut ended = BTreeSet::new();
+    while ended.len() < PARTITIONS.unsigned_abs() as usize {
+        match consumer.poll(PATIENCE).expect("a message in time") {
+            Ok(message) => events.entry(message.partition()).or_default().push(event(&message)),
+            Err(KafkaError::PartitionEOF(partition)) => {
+                ended.insert(partition);
+            }
+            Err(error) => unreachable!("{error}"),
         }
-        events.entry(place).or_default().push(event(&message));
     }
     events.into_values().flatten().collect()
 }

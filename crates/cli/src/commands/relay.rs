@@ -4,16 +4,17 @@ use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use semel_core::Failure;
+use semel_core::coordination::Share;
 use semel_relay::{Fanout, Group, Relay, Report, Routed, Stop};
 use tokio::task::JoinSet;
 use tracing_subscriber::EnvFilter;
 
 use super::retention;
 use crate::args::RelayOptions;
-use crate::config::{Config, Pipeline, Retention, Sink, Team};
+use crate::config::{Config, Pipeline, Retention, Team};
 use crate::exit::{Exit, Problem};
 use crate::signals::requests_to_end;
-use crate::wiring::{Database, Missing};
+use crate::wiring::{Connecting, Database, Missing, ShareSinks};
 
 const EFFECT: &str = "no event is lost: what is not published waits in the outbox";
 
@@ -84,18 +85,24 @@ async fn connect(
     }
     let Team { coordination, lease } = team;
     let member = database.member(&name, coordination.shares(), lease)?;
-    let sink = Arc::new(Routed::by(connect_all(&sinks).await?, routing));
+    let mut shared = Vec::new();
+    for sink in sinks {
+        shared.push((sink.name, sink.connect.for_shares().await?));
+    }
+    let routing = Arc::new(routing);
     let alert = match alert {
-        Some(alert) => Some((alert.connect)().await?),
+        Some(alert) => Some(alert.connect.connect().await?),
         None => None,
     };
     let opened = name.clone();
     Ok(Group::new(name, member, coordination, move |share| {
         // For as long as the group lives.
         let _ = &listening;
-        let (database, sink, alert) = (Arc::clone(&database), Arc::clone(&sink), alert.clone());
+        let (database, alert) = (Arc::clone(&database), alert.clone());
         let (name, mapping, settings) = (opened.clone(), mapping.clone(), settings.clone());
+        let (routing, connecting) = (Arc::clone(&routing), open_all(&shared, &name, share));
         async move {
+            let sink = Routed::by(connecting.await?, routing);
             let source = match mapping {
                 Some(mapping) => database.mapped_source(&name, &mapping).await?,
                 None => database.source(&name, share, mode).await?,
@@ -109,16 +116,24 @@ async fn connect(
     }))
 }
 
-/// The sink, or several as one.
-async fn connect_all(sinks: &[Sink]) -> Result<Arc<dyn semel_core::Sink>, Failure> {
-    if let [only] = sinks {
-        return (only.connect)().await;
+/// The sink of a share, or several as one.
+fn open_all(
+    sinks: &[(String, ShareSinks)],
+    pipeline: &str,
+    share: Share,
+) -> Connecting<Arc<dyn semel_core::Sink>> {
+    if let [(_, only)] = sinks {
+        return only.open(pipeline, share);
     }
-    let mut all = Fanout::new();
-    for sink in sinks {
-        all = all.with(&sink.name, (sink.connect)().await?);
-    }
-    Ok(Arc::new(all))
+    let open = |(name, sink): &(String, ShareSinks)| (name.clone(), sink.open(pipeline, share));
+    let connecting: Vec<_> = sinks.iter().map(open).collect();
+    Box::pin(async move {
+        let mut all = Fanout::new();
+        for (name, sink) in connecting {
+            all = all.with(name, sink.await?);
+        }
+        Ok(Arc::new(all) as Arc<dyn semel_core::Sink>)
+    })
 }
 
 /// Logs what a relay did; says how many dead letters it made.

@@ -39,7 +39,7 @@ use std::path::Path;
 use semel_core::Failure;
 
 use self::document::{Document, Environment, Mistakes};
-pub(crate) use self::pipeline::{Pipeline, Sink};
+pub(crate) use self::pipeline::Pipeline;
 use self::pipeline::{read_pipeline, read_sink, read_source};
 pub(crate) use self::section::Section;
 pub(crate) use self::team::Team;

@@ -13,7 +13,9 @@ use semel_core::coordination::{Coordinator, Share};
 use semel_core::outbox::AppendError;
 use semel_core::{AdminStore, Event, Failure, Source};
 
-pub(crate) use self::sinks::{ConnectSink, SINKS, SinkKind, missing_feature, sinks_in_words};
+pub(crate) use self::sinks::{
+    ConnectSink, SINKS, ShareSinks, SinkKind, missing_feature, sinks_in_words,
+};
 
 /// A kind of database, known by the beginning of its URL.
 #[derive(Debug)]

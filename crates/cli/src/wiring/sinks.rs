@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use semel_backends::ndjson::{FileSink, StdoutSink};
+use semel_core::coordination::Share;
 #[cfg(feature = "sinks")]
 use semel_core::wire::Format;
 use semel_core::{Failure, Schedule, Sink};
@@ -26,7 +27,45 @@ pub(crate) struct SinkKind {
 }
 
 /// Connects a sink that was configured.
-pub(crate) type ConnectSink = Arc<dyn Fn() -> Connecting<Arc<dyn Sink>> + Send + Sync>;
+#[derive(Clone)]
+pub(crate) struct ConnectSink {
+    connect: Arc<dyn Fn() -> Connecting<Arc<dyn Sink>> + Send + Sync>,
+    share: Option<ConnectShare>,
+}
+
+/// Connects a sink for one share of the pipeline of this name, and for no other.
+type ConnectShare = Arc<dyn Fn(&str, Share) -> Connecting<Arc<dyn Sink>> + Send + Sync>;
+
+impl ConnectSink {
+    /// For everyone.
+    pub(crate) fn connect(&self) -> Connecting<Arc<dyn Sink>> {
+        (self.connect)()
+    }
+
+    /// For the shares of a pipeline: one for all of them, unless each must have its own.
+    pub(crate) async fn for_shares(&self) -> Result<ShareSinks, Failure> {
+        Ok(match &self.share {
+            Some(connect) => ShareSinks::Each(Arc::clone(connect)),
+            None => ShareSinks::Same(self.connect().await?),
+        })
+    }
+}
+
+/// The sinks of the shares of a pipeline.
+pub(crate) enum ShareSinks {
+    Same(Arc<dyn Sink>),
+    Each(ConnectShare),
+}
+
+impl ShareSinks {
+    /// That of one share.
+    pub(crate) fn open(&self, pipeline: &str, share: Share) -> Connecting<Arc<dyn Sink>> {
+        match self {
+            Self::Same(sink) => Box::pin(std::future::ready(Ok(Arc::clone(sink)))),
+            Self::Each(connect) => connect(pipeline, share),
+        }
+    }
+}
 
 /// All sinks.
 pub(crate) const SINKS: &[SinkKind] = &[
@@ -160,10 +199,11 @@ where
     S: Sink + 'static,
     F: Future<Output = Result<S, Failure>> + Send + 'static,
 {
-    Arc::new(move || {
+    let connect = Arc::new(move || {
         let connecting = connect();
-        Box::pin(async move { Ok(Arc::new(connecting.await?) as Arc<dyn Sink>) })
-    })
+        Box::pin(async move { Ok(Arc::new(connecting.await?) as Arc<dyn Sink>) }) as Connecting<_>
+    });
+    ConnectSink { connect, share: None }
 }
 
 #[cfg(feature = "kafka")]
@@ -194,6 +234,7 @@ fn kafka(section: &mut Section<'_>) -> Option<ConnectSink> {
     let (patience, format) = (section.duration("timeout", WAITS), format(section));
     let sizes = ["batch_bytes", "max_message_bytes", "buffer_bytes"];
     let [batch, message, buffer] = sizes.map(|key| section.size(key, 1024..=1024 * 1024 * 1024));
+    let once = exactly_once(section);
     let brokers = brokers?;
     let mut config = checked(section, "brokers", KafkaConfig::new(&brokers))?.format(format);
     config = with(config, client, KafkaConfig::client_id);
@@ -205,10 +246,43 @@ fn kafka(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, batch, KafkaConfig::batch_bytes);
     config = with(config, message, KafkaConfig::max_message_bytes);
     config = with(config, buffer, KafkaConfig::buffer_bytes);
-    Some(sink(move || {
+    let share = once.map(|id| {
+        let config = config.clone();
+        Arc::new(move |pipeline: &str, share| connect_once(&config, id.as_deref(), pipeline, share))
+            as ConnectShare
+    });
+    let plain = sink(move || {
         let config = config.clone();
         async move { config.connect().await }
-    }))
+    });
+    Some(ConnectSink { share, ..plain })
+}
+
+/// `delivery` and `transactional_id`: whether every event is to be there once, and under which name
+/// if it is not made of that of the pipeline.
+#[cfg(feature = "kafka")]
+fn exactly_once(section: &mut Section<'_>) -> Option<Option<String>> {
+    let ways = [("at_least_once", false), ("exactly_once", true)];
+    let once = section.choice("delivery", &ways).unwrap_or(false);
+    let id = section.optional("transactional_id");
+    if id.is_some() && !once {
+        section.wrong("transactional_id", "is for delivery = \"exactly_once\" alone");
+    }
+    once.then_some(id)
+}
+
+#[cfg(feature = "kafka")]
+fn connect_once(
+    config: &semel_backends::kafka::KafkaConfig,
+    id: Option<&str>,
+    pipeline: &str,
+    share: Share,
+) -> Connecting<Arc<dyn Sink>> {
+    let config = config.clone();
+    let id = id.map_or_else(|| format!("semel-{pipeline}"), str::to_owned);
+    Box::pin(async move {
+        Ok(Arc::new(config.connect_exactly_once(&id, share).await?) as Arc<dyn Sink>)
+    })
 }
 
 #[cfg(feature = "rabbitmq")]

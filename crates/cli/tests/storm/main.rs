@@ -1,6 +1,7 @@
 //! Relays that are killed, frozen and cut off from their database while many write.
 //!
-//! `SEMEL_STORM_SECONDS` says how long each storm lasts.
+//! `SEMEL_STORM_SECONDS` says how long each storm lasts, `SEMEL_STORM_KILLS` how often the relay is
+//! killed that publishes exactly once.
 
 #![cfg(feature = "postgres")]
 #![expect(
@@ -11,6 +12,8 @@
 )]
 
 mod ledger;
+#[cfg(feature = "kafka")]
+mod once;
 mod relays;
 mod writers;
 

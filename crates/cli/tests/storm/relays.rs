@@ -9,7 +9,7 @@ use sqlx::{AnyConnection, Connection};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-/// Relays of one pipeline, which all append to one file.
+/// Relays of one pipeline.
 pub(crate) struct Relays {
     folder: TempDir,
     url: String,
@@ -17,6 +17,7 @@ pub(crate) struct Relays {
 }
 
 impl Relays {
+    /// Relays which all append to one file.
     pub(crate) fn new(
         url: &str,
         mode: &str,
@@ -24,11 +25,28 @@ impl Relays {
         lease: Duration,
         count: usize,
     ) -> Self {
+        let file = "type = \"file\"\npath = \"events.ndjson\"";
+        let source = format!("url = \"{url}\"\nmode = \"{mode}\"");
+        Self::with(file, &source, url, coordination, lease, count)
+    }
+
+    #[cfg(feature = "kafka")]
+    pub(crate) fn to(sink: &str, url: &str, pipeline: &str, lease: Duration, count: usize) -> Self {
+        Self::with(sink, &format!("url = \"{url}\""), url, pipeline, lease, count)
+    }
+
+    fn with(
+        sink: &str,
+        source: &str,
+        url: &str,
+        pipeline: &str,
+        lease: Duration,
+        count: usize,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let config = format!(
-            "[source.orders]\nurl = \"{url}\"\nmode = \"{mode}\"\n[sink.out]\ntype = \"file\"\n\
-             path = \"events.ndjson\"\n[pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\n\
-             lease = \"{}s\"\n{coordination}\n",
+            "[source.orders]\n{source}\n[sink.out]\n{sink}\n\
+             [pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\nlease = \"{}s\"\n{pipeline}\n",
             lease.as_secs()
         );
         fs::write(folder.path().join("semel.toml"), config).unwrap();

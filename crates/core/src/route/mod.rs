@@ -29,6 +29,8 @@ pub use routing::Routing;
 pub use template::Template;
 pub use topic::TopicTemplate;
 
+use std::sync::Arc;
+
 use crate::delivery::Message;
 use crate::failure::Failure;
 
@@ -40,4 +42,10 @@ pub trait Route: Send + Sync {
     /// # Errors
     /// `Refused` when the event lacks what the route needs; it becomes a dead letter.
     fn route(&self, message: &Message) -> Result<Option<Message>, Failure>;
+}
+
+impl<R: Route + ?Sized> Route for Arc<R> {
+    fn route(&self, message: &Message) -> Result<Option<Message>, Failure> {
+        self.as_ref().route(message)
+    }
 }

@@ -8,7 +8,7 @@ use semel_core::{Batch, Failure, Fault, Holding, Message, Outcome, Published, So
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
-use super::{Amount, Asking, Conductor, SinkWork, SourceWork, Unsettled};
+use super::{Amount, Asking, CatchingUp, Conductor, SinkWork, SourceWork, Unsettled};
 use crate::circuit::Circuit;
 use crate::lanes::{Held, LaneSet};
 use crate::mutation::Mutation;
@@ -58,7 +58,12 @@ impl Conductor {
                 } else {
                     self.idle(source.wakeup(), batch.next_due)
                 };
+                let all_is_here = !batch.more && batch.next_due.is_none();
+                if all_is_here && self.catching_up == CatchingUp::Reading {
+                    self.catching_up = CatchingUp::Settling;
+                }
                 self.take(batch);
+                self.see_whether_caught_up();
             }
             Err(failure) => self.source_failed(&failure),
         }
@@ -88,12 +93,10 @@ impl Conductor {
         }
     }
 
-    fn finish_settle(&mut self, mut unsettled: Unsettled, recorded: Result<Holding, Failure>) {
+    fn finish_settle(&mut self, unsettled: Unsettled, recorded: Result<Holding, Failure>) {
         match recorded {
             Err(failure) => {
-                unsettled.settlements.append(&mut self.unsettled.settlements);
-                unsettled.bytes += self.unsettled.bytes;
-                self.unsettled = unsettled;
+                self.unsettled.prepend(unsettled);
                 self.source_failed(&failure);
             }
             Ok(Holding::Lost) => {
@@ -109,7 +112,24 @@ impl Conductor {
                 }
                 self.held.events = self.held.events.saturating_sub(unsettled.settlements.len());
                 self.held.bytes = self.held.bytes.saturating_sub(unsettled.bytes);
+                if !unsettled.delivered.is_empty() {
+                    self.sink.settled(&unsettled.delivered);
+                }
+                self.see_whether_caught_up();
             }
+        }
+    }
+
+    fn note_delivered(&mut self, messages: &[Message]) {
+        if self.remembers {
+            self.unsettled.delivered.extend(messages.iter().map(|message| message.event.id));
+        }
+    }
+
+    fn see_whether_caught_up(&mut self) {
+        if self.catching_up == CatchingUp::Settling && self.held.events == 0 {
+            self.catching_up = CatchingUp::Done;
+            self.sink.caught_up();
         }
     }
 
@@ -125,6 +145,9 @@ impl Conductor {
         self.recalled.clear();
         self.held = Amount::default();
         self.asking = Asking::Now;
+        if self.catching_up == CatchingUp::Settling {
+            self.catching_up = CatchingUp::Reading;
+        }
     }
 
     fn finish_publish(&mut self, finished: Finished) {
@@ -137,6 +160,7 @@ impl Conductor {
             self.sink_circuit.succeeded();
             self.report.published += group.messages.len() as u64;
             self.metrics.published(&group.messages, now);
+            self.note_delivered(&group.messages);
             for tag in &group.tags {
                 self.unsettled.add(tag.receipt, Outcome::Delivered, tag.bytes);
             }
@@ -147,6 +171,7 @@ impl Conductor {
         let judgement = judge.judge(group, published);
         self.report.published += judgement.confirmed.len() as u64;
         self.metrics.published(&judgement.confirmed, now);
+        self.note_delivered(&judgement.confirmed);
         if !judgement.confirmed.is_empty() {
             self.sink_circuit.succeeded();
         }
@@ -227,7 +252,9 @@ impl Conductor {
                 self.metrics.sink_up(true);
                 tracing::info!(pipeline = self.name, "the sink can be reached");
             }
-            Err(failure) if failure.fault() == Fault::Misconfigured => self.give_up(failure),
+            Err(failure) if matches!(failure.fault(), Fault::Misconfigured | Fault::Refused) => {
+                self.give_up(failure);
+            }
             Err(failure) => self.sink_failed(&failure),
         }
     }

@@ -9,7 +9,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use semel_core::{
-    Batch, Clock, Failure, Guarantees, Holding, Limit, Outcome, Receipt, Settlement, Sink, Source,
+    Batch, Clock, EventId, Failure, Guarantees, Holding, Limit, Outcome, Receipt, Settlement, Sink,
+    Source,
 };
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -42,11 +43,14 @@ pub(crate) struct Conductor {
     source_circuit: Circuit,
     asking: Asking,
     pace: Pace,
+    catching_up: CatchingUp,
     unsettled: Unsettled,
     /// Lanes given back since the last settle began: what a fetch brings of them is stale.
     recalled: LaneSet,
 
     sink: Arc<dyn Sink>,
+    /// Whether the sink wants to know what is settled.
+    remembers: bool,
     sink_circuit: Circuit,
     lanes: Lanes,
     publishing: usize,
@@ -77,6 +81,17 @@ enum Asking {
     Idle { until: Instant, wakeup: BoxFuture<'static, ()>, retry_waits: bool },
 }
 
+/// Whether all that was unsettled when the relay began has been settled, so that a sink that
+/// remembers may forget it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CatchingUp {
+    /// The source has more.
+    Reading,
+    /// It had no more: before it is asked again, what is held is settled.
+    Settling,
+    Done,
+}
+
 /// How soon an idle source is asked again: soon while it brings something, ever later while it does
 /// not.
 #[derive(Default)]
@@ -101,6 +116,8 @@ impl Pace {
 struct Unsettled {
     settlements: Vec<Settlement>,
     bytes: usize,
+    /// Which of them the sink confirmed.
+    delivered: Vec<EventId>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -129,6 +146,8 @@ impl Conductor {
             source_circuit,
             asking: Asking::Now,
             pace: Pace::default(),
+            catching_up: if sink.remembers() { CatchingUp::Reading } else { CatchingUp::Done },
+            remembers: sink.remembers(),
             unsettled: Unsettled::default(),
             recalled: LaneSet::default(),
             sink,
@@ -256,7 +275,9 @@ impl Conductor {
             Asking::Now => true,
             Asking::Idle { until, .. } => *until <= now,
         };
-        room && asks && !self.is_finishing()
+        // Only briefly: a source that does not park leaves what waits for a retry with us.
+        let catches_up = self.catching_up == CatchingUp::Settling && self.guarantees.parking;
+        room && asks && !catches_up && !self.is_finishing()
     }
 
     /// Waits until some work ends, the source wakes up, a timer fires, or a stop is asked for.
@@ -303,6 +324,14 @@ impl Unsettled {
     fn add(&mut self, receipt: Receipt, outcome: Outcome, bytes: usize) {
         self.settlements.push(Settlement { receipt, outcome });
         self.bytes += bytes;
+    }
+
+    /// These came first.
+    fn prepend(&mut self, mut earlier: Self) {
+        earlier.settlements.append(&mut self.settlements);
+        earlier.delivered.append(&mut self.delivered);
+        earlier.bytes += self.bytes;
+        *self = earlier;
     }
 }
 

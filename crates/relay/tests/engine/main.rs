@@ -21,3 +21,4 @@ mod retry;
 mod routed;
 mod scripted;
 mod stopping;
+mod told;

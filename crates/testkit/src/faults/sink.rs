@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use semel_core::{Failure, LaneKey, Message, Published, Sink, Verdict};
+use semel_core::{EventId, Failure, LaneKey, Message, Published, Sink, Verdict};
 
 use super::Chaos;
 use super::chaos::Mishap;
@@ -91,6 +91,18 @@ impl<S: Sink> Sink for FaultySink<S> {
             return Err(out());
         }
         self.inner.check().await
+    }
+
+    fn remembers(&self) -> bool {
+        self.inner.remembers()
+    }
+
+    fn settled(&self, events: &[EventId]) {
+        self.inner.settled(events);
+    }
+
+    fn caught_up(&self) {
+        self.inner.caught_up();
     }
 }
 
