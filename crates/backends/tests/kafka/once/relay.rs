@@ -23,8 +23,9 @@ async fn relays_that_crash_at_any_moment_send_every_event_once() {
     topics::create(&brokers, &topic, &[]).await;
     let database = MemoryDatabase::new();
     let mut tx = database.begin().await;
+    let lanes = LANES.iter().cycle();
     let all: Vec<Event> =
-        (0..EVENTS).map(|number| event(LANES[number as usize % 4], number)).collect();
+        (0..EVENTS).zip(lanes).map(|(number, lane)| event(lane, number)).collect();
     database.append(&mut tx, &all).await.unwrap();
     tx.commit();
     let settings = Settings { batch_events: 5, in_flight_events: 20, ..Settings::default() };
@@ -42,9 +43,8 @@ async fn relays_that_crash_at_any_moment_send_every_event_once() {
     }
     assert!(crashes > 5, "{crashes}");
     let arrived = topics::read(&brokers, &[&topic]).await;
-    for (lane, name) in LANES.iter().enumerate() {
-        let lane = lane as u64;
-        let got = numbers(arrived.iter().filter(|event| event.aggregate_id == *name));
+    for (lane, name) in (0..).zip(LANES) {
+        let got = numbers(arrived.iter().filter(|event| event.aggregate_id == name));
         assert_eq!(got, (0..EVENTS).filter(|number| number % 4 == lane).collect::<Vec<_>>());
     }
 }
