@@ -39,7 +39,7 @@ pub enum Service {
 
 impl Service {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Postgres,
         Self::Pgbouncer,
         Self::Mysql,
