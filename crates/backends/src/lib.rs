@@ -22,6 +22,8 @@
 pub mod aws;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod coordination;
+#[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
+mod crypto;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 #[cfg(any(feature = "aws", feature = "mqtt", feature = "nats", feature = "rabbitmq"))]

@@ -49,6 +49,7 @@ pub struct NatsSink {
 
 impl NatsSink {
     pub(super) async fn connect(config: NatsConfig) -> Result<Self, Failure> {
+        crate::crypto::choose_provider();
         let deadline = Instant::now() + config.timeout;
         let bell = Bell::new();
         let options = options(&config, &bell).await?;

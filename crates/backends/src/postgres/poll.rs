@@ -22,7 +22,7 @@ use super::rebase::rebase;
 use super::round::{Guidance, Passing};
 use super::schema;
 use super::store::{PostgresStore, integer};
-use super::tail::{Tail, Tailing};
+use super::tail::{Tail, Tailing, behind_a_pooler};
 use super::window::{Ledger, Standing};
 
 /// The outbox as a source for one pipeline. Made by [`PostgresStore::source`], or for one share of
@@ -125,6 +125,14 @@ impl PostgresSource {
 
     /// Lets the log tell of commits.
     pub(super) async fn follow_log(mut self, tailing: Tailing) -> Result<Self, Failure> {
+        if self.store.is_pooled() {
+            let why = behind_a_pooler();
+            if tailing == Tailing::Required {
+                return Err(why);
+            }
+            tracing::info!(pipeline = self.cursor.pipeline, "polling: {why}");
+            return Ok(self);
+        }
         let mut tail = Tail::new(&self.cursor.pipeline, tailing, self.store.pool().clone());
         if tailing == Tailing::Required {
             tail.insist().await?;

@@ -182,7 +182,7 @@ impl PostgresStore {
     /// # Errors
     /// `Unavailable` when the server cannot be reached.
     pub async fn is_tailed(&self, pipeline: &str) -> Result<bool, Failure> {
-        tail::is_tailed(&self.pool, pipeline).await
+        tail::is_tailed(self.once(), pipeline).await
     }
 
     /// One share of the pipeline of this name as a source, taking it over from any other owner of

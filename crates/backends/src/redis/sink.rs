@@ -40,6 +40,7 @@ pub struct RedisSink {
 
 impl RedisSink {
     pub(super) async fn connect(config: RedisConfig) -> Result<Self, Failure> {
+        crate::crypto::choose_provider();
         let config = Arc::new(config);
         let dialler = Arc::new(Dialler::new(Arc::clone(&config)));
         let sink = Self { config, dialler };

@@ -13,6 +13,7 @@ use rdkafka::producer::{
     BaseRecord, NoCustomPartitioner, Producer, ProducerContext, ThreadedProducer,
 };
 use semel_backends::kafka::KafkaConfig;
+use semel_core::coordination::Share;
 use semel_core::wire::{Binding, Format};
 use semel_core::{Message, Sink};
 
@@ -31,6 +32,19 @@ pub(crate) const BROKER: Broker = Broker {
     bare: |target, load| Box::pin(async move { bare(&target, load) }),
     remove: |target| Box::pin(remove(target)),
     native: None,
+};
+
+/// Exactly once, beside the same bare producer, which is not.
+pub(crate) const ONCE: Broker = Broker {
+    name: "kafka-once",
+    sink: |target| {
+        Box::pin(async move {
+            let config = KafkaConfig::new(&target.server)?;
+            let sink = config.connect_exactly_once(&target.topic, Share::WHOLE).await?;
+            Ok(Arc::new(sink) as Arc<dyn Sink>)
+        })
+    },
+    ..BROKER
 };
 
 async fn make(target: Target) -> Outcomes<()> {

@@ -46,7 +46,8 @@ struct Target {
     topic: String,
 }
 
-const BROKERS: [&Broker; 4] = [&kafka::BROKER, &rabbitmq::BROKER, &nats::BROKER, &redis::BROKER];
+const BROKERS: [&Broker; 5] =
+    [&kafka::BROKER, &kafka::ONCE, &rabbitmq::BROKER, &nats::BROKER, &redis::BROKER];
 const ROUNDS: usize = 3;
 /// In how many lanes events come: what costs a sink that waits for confirmations lane by lane.
 const LANES: [usize; 3] = [10_000, 100, 20];
@@ -60,7 +61,7 @@ async fn main() -> Outcomes<()> {
     }
     println!("events/s; {}, medians of {ROUNDS} alternating runs", Load::default());
     println!(
-        "{:<9} {:>6} {:>12} {:>12} {:>6} {:>10}",
+        "{:<10} {:>6} {:>12} {:>12} {:>6} {:>10}",
         "sink", "lanes", "engine", "bare", "ratio", "memory"
     );
     for broker in BROKERS {
@@ -78,7 +79,7 @@ fn find(name: &str) -> Outcomes<&'static Broker> {
 
 async fn compare(broker: &Broker) -> Outcomes<()> {
     let Ok(server) = std::env::var(broker.variable) else {
-        println!("{:<9} {} is not set: nothing to measure", broker.name, broker.variable);
+        println!("{:<10} {} is not set: nothing to measure", broker.name, broker.variable);
         return Ok(());
     };
     for lanes in LANES {
@@ -91,13 +92,13 @@ async fn compare(broker: &Broker) -> Outcomes<()> {
         }
         let (engine, bare) = (median(engine), median(bare));
         let (name, ratio) = (broker.name, engine / bare);
-        println!("{name:<9} {lanes:>6} {engine:>12.0} {bare:>12.0} {ratio:>6.2} {memory:>6} MiB");
+        println!("{name:<10} {lanes:>6} {engine:>12.0} {bare:>12.0} {ratio:>6.2} {memory:>6} MiB");
     }
     let Some(native) = broker.native else { return Ok(()) };
     let target = fresh(broker, &server).await?;
     match native(&target, Load::default()) {
-        Ok(rate) => println!("{:<9} its own tool: {rate:.0}", broker.name),
-        Err(why) => println!("{:<9} its own tool cannot be had: {why}", broker.name),
+        Ok(rate) => println!("{:<10} its own tool: {rate:.0}", broker.name),
+        Err(why) => println!("{:<10} its own tool cannot be had: {why}", broker.name),
     }
     (broker.remove)(target).await
 }

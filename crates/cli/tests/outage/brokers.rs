@@ -77,11 +77,17 @@ made['semel-outage'].result(30)
 const READ_QUEUE: &str = "
 import sys, pika
 channel = pika.BlockingConnection(pika.URLParameters(sys.argv[1])).channel()
+left = channel.queue_declare('semel-outage', passive=True).method.message_count
 channel.basic_qos(prefetch_count=1000)
-for method, properties, body in channel.consume('semel-outage', auto_ack=True, inactivity_timeout=3):
+for method, properties, body in channel.consume('semel-outage', inactivity_timeout=60):
     if method is None:
         break
     print(properties.headers['semel-aggregate-id'], body.decode(), sep='\\t')
+    left -= 1
+    if left == 0:
+        break
+    if left % 500 == 0:
+        channel.basic_ack(method.delivery_tag, multiple=True)
 ";
 
 const READ_STREAM: &str = "

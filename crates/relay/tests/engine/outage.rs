@@ -48,7 +48,7 @@ async fn an_outage_in_the_middle_keeps_the_order() {
     let report = running.await.unwrap().unwrap();
     assert_eq!((report.published, report.dead), (3, 0));
     let calls = sink.calls();
-    assert!(calls.len() < 100, "{} calls in a minute: it must back off", calls.len());
+    assert!(calls.len() < 130, "{} calls in a minute: it must back off", calls.len());
     let last = &calls[calls.len() - 1];
     assert_eq!(last.last().map(String::as_str), Some("a:3"));
     assert!(sink.sent().ends_with(&["a:1".into(), "a:2".into(), "a:3".into()]));
@@ -106,5 +106,5 @@ async fn a_source_that_is_down_is_asked_again_with_backoff() {
     let report = Relay::new("test", source, sink.clone()).drain(Stop::never()).await.unwrap();
     assert_eq!(report.published, 1);
     let waited = start.elapsed().as_secs();
-    assert!((5..=9).contains(&waited), "backed off for {waited} s");
+    assert!((3..=5).contains(&waited), "backed off for {waited} s");
 }

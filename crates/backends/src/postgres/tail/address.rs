@@ -10,13 +10,15 @@ use super::refusal::no_tls;
 
 /// The same server, user and database as those of the pool.
 pub(super) fn config(options: &PgConnectOptions, slot: &str) -> Result<ReplicationConfig, Failure> {
+    crate::crypto::choose_provider();
     let socket = options.get_socket().map(|socket| socket.to_string_lossy().into_owned());
     let user = options.get_username();
     // The options show everything but the password and the certificates.
     let url = options.to_url_lossy();
-    let parameter = |name: &str| {
-        url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned().into())
-    };
+    // A file is shown with this word in front of its path.
+    let path = |shown: &str| shown.strip_prefix("file: ").unwrap_or(shown).into();
+    let parameter =
+        |name: &str| url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| path(&value));
     let mut tls = TlsConfig {
         mode: mode(options.get_ssl_mode(), socket.is_some())?,
         ca_pem_path: parameter("sslrootcert")

@@ -21,7 +21,7 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use metrics::{Gauge, counter, gauge};
 use semel_core::{Failure, Fault, telemetry};
-use sqlx::PgPool;
+use sqlx::{PgExecutor, PgPool};
 use tokio::task::JoinHandle;
 
 use self::refusal::{behind, refused, too_slow};
@@ -30,6 +30,7 @@ use super::error::failure;
 use super::types::Snapshot;
 
 pub use self::publication::publication_sql;
+pub(super) use self::refusal::behind_a_pooler;
 
 /// Whether a source hears of commits from the log.
 ///
@@ -46,12 +47,15 @@ pub enum Tailing {
 }
 
 /// Whether a relay of this pipeline is told by the log.
-pub(super) async fn is_tailed(pool: &PgPool, pipeline: &str) -> Result<bool, Failure> {
+pub(super) async fn is_tailed(
+    executor: impl PgExecutor<'_>,
+    pipeline: &str,
+) -> Result<bool, Failure> {
     const SLOTS: &str = "select exists (select from pg_replication_slots
         where database = current_database() and starts_with(slot_name::text, $1) and active)";
     sqlx::query_scalar(SLOTS)
         .bind(session::slot_prefix(pipeline))
-        .fetch_one(pool)
+        .fetch_one(executor)
         .await
         .map_err(failure("look at the replication slots"))
 }

@@ -76,14 +76,23 @@ pub(super) fn of_session(error: &PgWireError) -> Failure {
     }
 }
 
+/// What a pooler lends is no session of ours.
+pub(in super::super) fn behind_a_pooler() -> Failure {
+    pooler("PostgreSQL: cannot tail the log: there is a pooler in between".into())
+}
+
+fn pooler(what: String) -> Failure {
+    Failure::misconfigured("E-TAIL-POOLER", what)
+        .with_fix("give the address of the server itself, not of a pooler")
+}
+
 fn of_server(code: &str, message: &str) -> Failure {
     let what = format!("PostgreSQL: cannot tail the log: {message}");
     match code {
         "42501" => Failure::misconfigured("E-TAIL-PRIVILEGE", what).with_fix(
             "run `alter role NAME with replication` as a superuser, with the user of the URL",
         ),
-        "08P01" => Failure::misconfigured("E-TAIL-POOLER", what)
-            .with_fix("give the address of the server itself, not of a pooler"),
+        "08P01" => pooler(what),
         "53300" | "53400" => Failure::unavailable("E-TAIL-SLOTS", what)
             .with_fix("raise max_replication_slots and max_wal_senders: one for each pipeline"),
         "55P03" => waits(&what),
