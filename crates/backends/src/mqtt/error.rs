@@ -192,7 +192,7 @@ pub(super) fn too_large(size: usize, limit: usize) -> Failure {
 mod tests {
     use super::*;
 
-    fn told(failure: Failure) -> (Fault, &'static str) {
+    fn told(failure: &Failure) -> (Fault, &'static str) {
         assert!(failure.fix().is_some(), "{failure}");
         (failure.fault(), failure.code())
     }
@@ -213,8 +213,8 @@ mod tests {
         ];
         for (fault, code, reasons) in cases {
             for reason in reasons {
-                assert_eq!(told(ended_by_broker(*reason)), (fault, code), "0x{reason:02x}");
-                assert_eq!(told(declined(MqttVersion::V5, *reason)), (fault, code));
+                assert_eq!(told(&ended_by_broker(*reason)), (fault, code), "0x{reason:02x}");
+                assert_eq!(told(&declined(MqttVersion::V5, *reason)), (fault, code));
             }
         }
         let old = [
@@ -225,7 +225,7 @@ mod tests {
             (5, (Misconfigured, "E-MQTT-ACCESS")),
         ];
         for (code, expected) in old {
-            assert_eq!(told(declined(MqttVersion::V3, code)), expected, "{code}");
+            assert_eq!(told(&declined(MqttVersion::V3, code)), expected, "{code}");
         }
     }
 }

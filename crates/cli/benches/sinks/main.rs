@@ -25,16 +25,17 @@ use semel_core::Sink;
 use self::events::Load;
 
 type Outcomes<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type Soon<T> = BoxFuture<'static, Outcomes<T>>;
 
 /// A broker to be measured.
 struct Broker {
     name: &'static str,
     variable: &'static str,
     /// Makes an empty topic; connects the sink; sends with a bare client.
-    make: fn(Target) -> BoxFuture<'static, Outcomes<()>>,
-    sink: fn(Target) -> BoxFuture<'static, Outcomes<Arc<dyn Sink>>>,
-    bare: fn(Target, Load) -> BoxFuture<'static, Outcomes<Duration>>,
-    remove: fn(Target) -> BoxFuture<'static, Outcomes<()>>,
+    make: fn(Target) -> Soon<()>,
+    sink: fn(Target) -> Soon<Arc<dyn Sink>>,
+    bare: fn(Target, Load) -> Soon<Duration>,
+    remove: fn(Target) -> Soon<()>,
     /// The broker's own load tool: events/s, if it is installed.
     native: Option<fn(&Target, Load) -> Outcomes<f64>>,
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use async_nats::HeaderMap;
 use async_nats::jetstream::{self, stream};
 use futures_util::future::try_join_all;
-use futures_util::{StreamExt, TryStreamExt, stream as streams};
+use futures_util::{TryStreamExt, stream as streams};
 use semel_backends::nats::NatsConfig;
 use semel_core::wire::{Binding, Format};
 use semel_core::{Message, Sink};
