@@ -196,15 +196,19 @@ impl Drop for Database {
         let (server, name) = (self.server.clone(), self.name.clone());
         let dropping = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            // The force is of no use against replication, and its end takes a moment.
-            let sql = format!(
+            // The force is of no use against replication, its end takes a moment, and a source that
+            // was not closed may begin anew.
+            let cut = format!(
                 "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots
                 where database = '{name}'"
             );
+            let drop = format!("drop database if exists {name} with (force)");
             let runtime = runtime.unwrap();
-            runtime.block_on(on_server(&server, &sql));
-            let sql = format!("drop database if exists {name} with (force)");
-            runtime.block_on(on_server(&server, &sql));
+            let is_gone = || {
+                runtime.block_on(try_on_server(&server, &cut)).unwrap();
+                runtime.block_on(try_on_server(&server, &drop)).is_ok()
+            };
+            assert!((0..20).any(|_| is_gone()), "{name} is still in use");
         });
         dropping.join().unwrap();
     }
@@ -216,9 +220,14 @@ async fn connect(url: &str) -> PostgresStore {
 }
 
 async fn on_server(server: &str, sql: &str) {
-    let pool = PgPool::connect(server).await.unwrap();
-    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&pool).await.unwrap();
+    try_on_server(server, sql).await.unwrap();
+}
+
+async fn try_on_server(server: &str, sql: &str) -> Result<(), sqlx::Error> {
+    let pool = PgPool::connect(server).await?;
+    let done = sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&pool).await;
     pool.close().await;
+    done.map(drop)
 }
 
 /// The URL of another database of the same server.

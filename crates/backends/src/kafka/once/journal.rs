@@ -111,14 +111,15 @@ impl Journal {
 
     /// What marks the end of the journal for a reader: everything before it is settled.
     pub(super) fn marks(&self, round: Uuid) -> Vec<Line> {
-        let key = self.mark();
-        let value = Some(round.as_bytes().to_vec());
-        let mark = |partition| Line { partition, key: key.clone(), value: value.clone() };
-        (0..self.partitions).map(mark).collect()
+        self.marks_of((self.share.number, self.share.of), round)
     }
 
-    fn mark(&self) -> String {
-        format!("{} {END}", name(self.share.number, self.share.of))
+    /// The marks of a share in the name of somebody else: its owner finds that they are not his.
+    pub(super) fn marks_of(&self, share: (u32, u32), round: Uuid) -> Vec<Line> {
+        let key = mark(share);
+        let value = Some(round.as_bytes().to_vec());
+        let line = |partition| Line { partition, key: key.clone(), value: value.clone() };
+        (0..self.partitions).map(line).collect()
     }
 
     fn partition(&self) -> i32 {
@@ -176,7 +177,7 @@ impl Journal {
         }
         consumer.assign(&assignment)?;
         let mut ended = BTreeSet::new();
-        let (mut latest, mark) = (Latest::default(), self.mark());
+        let (mut latest, mark) = (Latest::default(), mark((self.share.number, self.share.of)));
         let deadline = Instant::now() + patience;
         while ended.len() < self.partitions.unsigned_abs() as usize {
             let Some(left) = deadline.checked_duration_since(Instant::now()) else {
@@ -239,6 +240,10 @@ const END: &str = "end";
 enum What {
     End,
     Slot(Kind, usize),
+}
+
+fn mark((number, of): (u32, u32)) -> String {
+    format!("{} {END}", name(number, of))
 }
 
 fn name(number: u32, of: u32) -> String {

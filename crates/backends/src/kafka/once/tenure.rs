@@ -120,6 +120,8 @@ impl Tenure {
             for other in others {
                 let opened = self.open(&self.journal.transactional_id(other)).await;
                 opened.inspect_err(|_| self.transactor = None)?;
+                // Or he would begin with another producer, fence us off, and go on.
+                self.write(self.journal.marks_of(other, Uuid::now_v7())).await?;
                 fenced.insert(other);
             }
         }
