@@ -78,6 +78,7 @@ impl Sink for Fanout {
         }
         match whole {
             Some(failure) => Published::None(failure),
+            None if verdicts.iter().all(|verdict| *verdict == Verdict::Confirmed) => Published::All,
             None => Published::Each(verdicts),
         }
     }

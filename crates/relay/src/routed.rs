@@ -50,9 +50,11 @@ impl<S: Sink, R: Route> Routed<S, R> {
         let mut placed = Vec::with_capacity(batch.len());
         let mut decided = Vec::with_capacity(batch.len());
         for message in batch {
-            let is_stuck = !stuck.is_empty() && stuck.contains(&message.event.lane_key());
+            if !stuck.is_empty() && stuck.contains(&message.event.lane_key()) {
+                decided.push(Some(Verdict::Behind));
+                continue;
+            }
             decided.push(match self.route.route(message) {
-                _ if is_stuck => Some(Verdict::Behind),
                 Ok(Some(message)) => {
                     placed.push(message);
                     None
