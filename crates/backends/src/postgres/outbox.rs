@@ -19,9 +19,10 @@ use super::types::Stamp;
 /// of its own, and never begins or commits one. Any number of events is one statement and one
 /// round trip.
 ///
-/// A single duplicate is found without an error of the database, so the transaction can go on after
-/// it; only the key of its own that an event brings to a *partitioned* outbox ends the transaction
-/// when it exists already. Appending needs no right but to insert.
+/// A single event whose key of its own exists already is found without an error of the database, so
+/// the transaction can go on after it, unless the outbox is *partitioned*. An event without one is a
+/// duplicate only if its id was written before, which ends the transaction. Appending needs no right
+/// but to insert.
 ///
 /// **Order.** Events of one aggregate are published in the order of their transactions' commits
 /// when these exclude each other, as they do when each changes the aggregate's own row *before* it
@@ -59,12 +60,12 @@ pub struct PostgresOutbox {
 }
 
 /// An event of text in JSON that has nothing out of the ordinary: most of them. Whatever is not
-/// bound is not sent, converted and looked up.
+/// bound is not sent, converted and looked up; and nobody looks for another event with its id
+/// first, which would cost more than an index.
 const USUAL: &str = "\
 insert into semel.outbox
     (id, key_id, aggregate_type, aggregate_id, event_type, payload, created_at)
-values ($1, $1, $2, $3, $4, $5, $6)
-on conflict do nothing";
+values ($1, $1, $2, $3, $4, $5, $6)";
 
 const ONE: &str = "\
 insert into semel.outbox (id, key_id, aggregate_type, aggregate_id, event_type, payload, created_at,
@@ -77,9 +78,9 @@ on conflict do nothing";
 const MANY: &str = "\
 insert into semel.outbox (id, key_id, aggregate_type, aggregate_id, event_type, payload,
     payload_bytes, content_type, headers, idempotency_key, created_at, available_at)
-select id, case when idempotency_key is null then id end, aggregate_type, aggregate_id, event_type, payload, payload_bytes,
-    coalesce(content_type, 'application/json'), headers::json, idempotency_key,
-    created_at, available_at
+select id, case when idempotency_key is null then id end, aggregate_type, aggregate_id, event_type,
+    payload, payload_bytes, coalesce(content_type, 'application/json'), headers::json,
+    idempotency_key, created_at, available_at
 from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[],
     $7::text[], $8::text[], $9::text[], $10::timestamptz[], $11::timestamptz[])
     with ordinality as input (id, aggregate_type, aggregate_id, event_type, payload,
@@ -101,7 +102,8 @@ impl PostgresOutbox {
     /// Appends one event.
     ///
     /// # Errors
-    /// [`AppendError`]; after `Duplicate` and `Invalid` the transaction can go on.
+    /// [`AppendError`]; after `Invalid` the transaction can go on, and after a `Duplicate` that
+    /// says so.
     pub async fn append(
         &self,
         tx: &mut Transaction<'_, Postgres>,
@@ -113,9 +115,9 @@ impl PostgresOutbox {
     /// Appends all events, or none, in one round trip.
     ///
     /// # Errors
-    /// [`AppendError`]; after `Invalid` the transaction can go on, and after the `Duplicate` of a
-    /// single event. That of several is an error of the database, which ends the transaction:
-    /// nothing less would take back what was written of them, with no right but to insert.
+    /// [`AppendError`]; after `Invalid` the transaction can go on, and after a `Duplicate` that says
+    /// so. That of several events never does: nothing less than the end of the transaction would
+    /// take back what was written of them, with no right but to insert.
     pub async fn append_all(
         &self,
         tx: &mut Transaction<'_, Postgres>,
@@ -176,7 +178,7 @@ async fn append_one(tx: &mut Transaction<'_, Postgres>, event: &Event) -> Result
     match written {
         Ok(written) if written.rows_affected() > 0 => Ok(()),
         Ok(_) => Err(AppendError::Duplicate { key: key(), transaction_usable: true }),
-        // Keys of a partitioned outbox are in another table, whose conflicts are errors.
+        // An id that was written before; or a key of a partitioned outbox, which is in another table.
         Err(error) if error.as_database_error().is_some_and(DatabaseError::is_unique_violation) => {
             Err(AppendError::Duplicate { key: key(), transaction_usable: false })
         }

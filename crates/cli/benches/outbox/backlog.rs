@@ -24,6 +24,8 @@ pub(super) async fn fill(store: &PostgresStore, count: u64, days: u64) -> Outcom
         loaded??;
     }
     sqlx::raw_sql("vacuum analyze semel.outbox").execute(store.pool()).await?;
+    // What the load left to be written would be written while others are measured.
+    sqlx::raw_sql("checkpoint").execute(store.pool()).await?;
     Ok(())
 }
 
