@@ -1,10 +1,47 @@
 //! The documentation says what the code says.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
 use semel::telemetry;
+
+/// So that `semel explain` knows every code that a user can meet.
+#[test]
+fn the_page_of_errors_lists_exactly_the_codes() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut used = BTreeSet::new();
+    for package in ["core", "relay", "http", "dashboard", "backends", "cli"] {
+        codes_below(&root.join("crates").join(package).join("src"), &mut used);
+    }
+    let page = fs::read_to_string(root.join("docs/errors.md")).unwrap();
+    let listed = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let listed: BTreeSet<_> = listed.map(str::to_owned).collect();
+    let differing: Vec<_> = used.symmetric_difference(&listed).collect();
+    assert!(differing.is_empty(), "in the code or in docs/errors.md, not in both: {differing:?}");
+}
+
+/// The codes in what is compiled into a program: not those of comments and tests.
+fn codes_below(folder: &Path, codes: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            codes_below(&path, codes);
+        } else if path.file_name().is_some_and(|name| name != "tests.rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let lines = product.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let strings = lines.flat_map(|line| line.split('"').skip(1).step_by(2));
+            let is_code = |text: &&str| {
+                text.starts_with("E-")
+                    && text.len() > 2
+                    && text.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '-')
+            };
+            codes.extend(strings.filter(is_code).map(str::to_owned));
+        }
+    }
+}
 
 /// `UPDATE_DOCS=1 cargo test -p semel --test docs` writes the page anew.
 #[test]

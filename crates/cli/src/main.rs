@@ -42,6 +42,7 @@ fn run(arguments: &Arguments) -> Result<Exit, Problem> {
             Command::Replay(options) => Change::Replay.run(options).await,
             Command::Clean(options) => commands::clean::run(options).await,
             Command::Send(options) => commands::send::run(options).await,
+            Command::Explain(options) => commands::explain::run(options),
         }
     })
 }

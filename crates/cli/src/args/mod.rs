@@ -59,6 +59,18 @@ pub(crate) enum Command {
     Clean(CleanOptions),
     /// Write one event
     Send(SendOptions),
+    /// What an error code means, what becomes of your events, and what to do
+    Explain(ExplainOptions),
+}
+
+/// `semel explain`
+#[derive(Args, Debug)]
+pub(crate) struct ExplainOptions {
+    /// Such as E-KAFKA-TOPIC-MISSING; without one, all are listed
+    #[arg(value_name = "CODE")]
+    pub(crate) code: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: OutputOption,
 }
 
 /// `semel demo`

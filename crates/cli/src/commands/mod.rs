@@ -5,6 +5,7 @@ pub(crate) mod clean;
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod events;
+pub(crate) mod explain;
 pub(crate) mod grants;
 pub(crate) mod migrate;
 mod migrate_down;

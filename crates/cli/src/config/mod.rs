@@ -45,7 +45,8 @@ pub(crate) use self::section::Section;
 pub(crate) use self::team::Team;
 pub(crate) use self::upkeep::{Deletion, Retention};
 use self::upkeep::{Limits, read_limits, read_retention};
-use self::words::{hint, nearest};
+use self::words::hint;
+pub(crate) use self::words::nearest;
 use crate::exit::Problem;
 
 /// What `semel.toml` and the environment say, checked.

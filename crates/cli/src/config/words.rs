@@ -10,7 +10,7 @@ pub(super) fn hint(word: &str, words: &[&str]) -> String {
 }
 
 /// The word that was probably meant: one slip away, or a few in a long word.
-pub(super) fn nearest<'w>(word: &str, words: &[&'w str]) -> Option<&'w str> {
+pub(crate) fn nearest<'w>(word: &str, words: &[&'w str]) -> Option<&'w str> {
     let slips = |known: &&'w str| (strsim::damerau_levenshtein(word, known), *known);
     let (slips, best) = words.iter().map(slips).min()?;
     (slips <= 1 + best.len() / 4).then_some(best)
