@@ -36,7 +36,9 @@ fn codes_below(folder: &Path, codes: &mut BTreeSet<String>) {
             let is_code = |text: &&str| {
                 text.starts_with("E-")
                     && text.len() > 2
-                    && text.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '-')
+                    && text
+                        .chars()
+                        .all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '-')
             };
             codes.extend(strings.filter(is_code).map(str::to_owned));
         }

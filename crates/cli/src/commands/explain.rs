@@ -113,7 +113,10 @@ mod tests {
         let all = explanations();
         assert!(all.len() > 200, "only {} codes were found", all.len());
         for Explanation { code, means, events, fix, .. } in all {
-            assert!([&means, &events, &fix].iter().all(|text| text.len() > 2), "{code} lacks a part");
+            assert!(
+                [&means, &events, &fix].iter().all(|text| text.len() > 2),
+                "{code} lacks a part"
+            );
         }
     }
 
