@@ -32,6 +32,7 @@ PROGRAM = os.environ["SEMEL_BENCH_PROGRAM"]
 JARS = os.environ["SEMEL_BENCH_JARS"]
 DATABASE = "semel_debezium"
 URL = SERVER.rsplit("/", 1)[0] + "/" + DATABASE
+ADMIN = AdminClient({"bootstrap.servers": BROKERS})
 
 FILL = """
 create procedure fill(events integer) language plpgsql as $$ begin
@@ -176,7 +177,7 @@ def measure(name, kind, settings):
     try:
         return run(name, kind, settings, folder, topic)
     finally:
-        AdminClient({"bootstrap.servers": BROKERS}).delete_topics([topic])[topic].result()
+        ADMIN.delete_topics([topic])[topic].result()
         shutil.rmtree(folder)
 
 
@@ -186,7 +187,7 @@ def run(name, kind, settings, folder, topic):
     subprocess.run([PROGRAM, "migrate", "up", "--database", URL], check=True, capture_output=True)
     by_broker = {"message.timestamp.type": "LogAppendTime"}
     new = NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1, config=by_broker)
-    AdminClient({"bootstrap.servers": BROKERS}).create_topics([new])[topic].result()
+    ADMIN.create_topics([new])[topic].result()
     consumer = Consumer({"bootstrap.servers": BROKERS, "group.id": topic, "enable.auto.commit": False})
 
     contender = kind(folder, topic, settings)
