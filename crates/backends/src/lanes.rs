@@ -36,6 +36,12 @@ impl Lanes {
         &self.first
     }
 
+    /// The place of the message that follows in its lane.
+    #[cfg(feature = "nats")]
+    pub(crate) fn after(&self, place: usize) -> Option<usize> {
+        self.next[place]
+    }
+
     /// Notes what became of a message, and says which one may be sent now. A lane that failed stops
     /// here.
     pub(crate) fn settle(&mut self, place: usize, result: Result<(), Failure>) -> Option<usize> {

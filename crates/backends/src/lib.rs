@@ -50,7 +50,7 @@ pub mod sqlite;
 pub mod statement;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod watermark;
-#[cfg(any(feature = "aws", feature = "nats", feature = "rabbitmq"))]
+#[cfg(any(feature = "aws", feature = "rabbitmq"))]
 mod waves;
 #[cfg(feature = "webhook")]
 pub mod webhook;

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
 use bytes::Bytes;
 use semel_core::wire::{Binding, Format};
-use semel_core::{Failure, Message};
+use semel_core::{EventId, Failure, Message};
 
 use super::error::{bad_header, no_subject};
 
@@ -17,11 +17,15 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Encodes a message.
+    /// Encodes a message, to be taken only right `behind` another one, if that is given.
     ///
     /// # Errors
     /// `Refused` when NATS cannot carry it.
-    pub(super) fn encode(message: &Message, format: Format) -> Result<Self, Failure> {
+    pub(super) fn encode(
+        message: &Message,
+        behind: Option<&EventId>,
+        format: Format,
+    ) -> Result<Self, Failure> {
         let Message { topic, event, .. } = message;
         check_subject(topic.as_str())?;
         let mut headers = HeaderMap::new();
@@ -34,6 +38,9 @@ impl Outgoing {
             _ => wrong = Some(bad_header(name)),
         });
         headers.insert(async_nats::header::NATS_MESSAGE_ID, event.id.to_string());
+        if let Some(id) = behind {
+            headers.insert(async_nats::header::NATS_EXPECTED_LAST_MESSAGE_ID, id.to_string());
+        }
         let subject = Subject::from(topic.as_str());
         wrong.map_or(Ok(Self { subject, headers, body: format.body(event) }), Err)
     }
@@ -67,14 +74,15 @@ mod tests {
 
     fn encode(topic: &str) -> Result<Outgoing, Failure> {
         let event = Event::new("order", "42", "OrderPlaced");
-        Outgoing::encode(&Message::first(topic, event), Format::Plain)
+        Outgoing::encode(&Message::first(topic, event), None, Format::Plain)
     }
 
     #[test]
     fn the_id_travels_for_deduplication() {
         let event = Event::new("order", "42", "OrderPlaced");
         let id = event.id.to_string();
-        let outgoing = Outgoing::encode(&Message::first("a.b", event), Format::Plain).unwrap();
+        let outgoing =
+            Outgoing::encode(&Message::first("a.b", event), None, Format::Plain).unwrap();
         assert_eq!(outgoing.headers.get("Nats-Msg-Id").unwrap().as_str(), id);
         assert_eq!(outgoing.subject.as_str(), "a.b");
     }
@@ -82,7 +90,7 @@ mod tests {
     #[test]
     fn a_content_type_cannot_break_out_of_its_header() {
         let event = Event::new("order", "42", "T").with_bytes("text/plain\r\nevil: two", "");
-        let outcome = Outgoing::encode(&Message::first("a", event), Format::Plain);
+        let outcome = Outgoing::encode(&Message::first("a", event), None, Format::Plain);
         let failure = outcome.err().unwrap();
         assert_eq!((failure.fault(), failure.code()), (Fault::Refused, "E-NATS-HEADER"));
     }

@@ -7,8 +7,9 @@
 //! |---|---|
 //! | `config` | where the server is, and the stream to make |
 //! | `message` | an event as headers and subject, and what NATS cannot carry |
+//! | `runs` | what of a lane is sent together, and what follows when the stream turns some of it down |
 //! | `trouble` | what the client library says beside its answers: lost connections, missing rights |
-//! | `sink` | [`Sink`](semel_core::Sink), in waves of one message per lane |
+//! | `sink` | [`Sink`](semel_core::Sink), lane by lane, all of a batch together |
 //! | `error` | which error is which [`Fault`](semel_core::Fault) |
 //!
 //! ```no_run
@@ -28,6 +29,7 @@
 mod config;
 mod error;
 mod message;
+mod runs;
 mod sink;
 mod trouble;
 

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::connection::State;
-use async_nats::jetstream::context::{ContextBuilder, PublishErrorKind};
+use async_nats::jetstream::context::{
+    ContextBuilder, PublishAckFuture, PublishError, PublishErrorKind,
+};
 use async_nats::jetstream::response::Response;
 use async_nats::jetstream::stream::Config;
 use async_nats::jetstream::{self, Context};
 use async_nats::{Client, ConnectOptions};
 use async_trait::async_trait;
-use futures_util::future::join_all;
 use semel_core::{Failure, Message, Published, Sink};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::config::{Login, NatsConfig};
@@ -20,15 +22,15 @@ use super::error::{
     asking, connecting, declined, down, making, publishing, stream_missing, timed_out, unreadable,
 };
 use super::message::Outgoing;
+use super::runs::{Answer, Pace, Runs, Step};
 use super::trouble::Bell;
-use crate::waves::Waves;
 
 /// Publishes to NATS JetStream. Made by [`NatsConfig::connect`]; clones share the connection, which
 /// comes back by itself when it was lost.
 ///
-/// A lane has one unacknowledged message at a time, many lanes are sent together: the stream can
-/// turn down one message (too large, stream full) and take the next, and nothing sent can be taken
-/// back.
+/// All of a batch is sent together, lane by lane. Each message names the one of its lane that the
+/// stream must have got just before, so that the stream turns down what is behind one that it did
+/// not take.
 ///
 /// ```no_run
 /// use semel_backends::nats::NatsConfig;
@@ -45,6 +47,23 @@ pub struct NatsSink {
     client: Client,
     context: Context,
     bell: Bell,
+    pace: Arc<Pace>,
+    turn: Arc<Mutex<()>>,
+}
+
+/// How many messages may be without an answer. The client counts those of a lost connection until
+/// they time out, so this is far more than the relay has under way.
+const UNANSWERED: usize = 1 << 20;
+
+/// A message on its way.
+type Sent = Result<PublishAckFuture, NotTaken>;
+
+/// Why a message did not leave.
+enum NotTaken {
+    /// NATS cannot carry it.
+    Unfit(Failure),
+    /// The client did not send it.
+    Said(PublishError),
 }
 
 impl NatsSink {
@@ -61,8 +80,10 @@ impl NatsSink {
         let context = ContextBuilder::new()
             .timeout(config.timeout)
             .ack_timeout(config.timeout)
+            .max_ack_inflight(UNANSWERED)
             .build(client.clone());
-        let sink = Self { config: Arc::new(config), client, context, bell };
+        let (pace, turn) = (Arc::new(Pace::new()), Arc::default());
+        let sink = Self { config: Arc::new(config), client, context, bell, pace, turn };
         sink.in_time(deadline, sink.config.timeout, sink.set_up()).await?;
         Ok(sink)
     }
@@ -92,32 +113,60 @@ impl NatsSink {
         }
     }
 
-    /// Sends wave after wave. Where it ends, on an error or because it is dropped, `waves` knows.
-    async fn send(&self, batch: &[Message], waves: &mut Waves) -> Result<(), Failure> {
-        while !waves.current().is_empty() {
+    /// Sends round after round. Where it ends, on an error or because it is dropped, `runs` knows.
+    async fn send(&self, batch: &[Message], runs: &mut Runs) -> Result<(), Failure> {
+        loop {
+            let round = runs.next_round(&self.pace);
+            if round.is_empty() {
+                return Ok(());
+            }
             // What is sent without a connection would wait in the client, and come out of it late.
             if self.client.connection_state() != State::Connected {
                 return Err(down("there is no connection"));
             }
-            let wave = waves.current().iter().map(|place| self.send_one(&batch[*place]));
-            let results = join_all(wave).await;
-            waves.advance(results);
+            for (step, sent) in self.send_round(batch, round).await {
+                if runs.waits_for(step) {
+                    let answer = self.answer(sent, &batch[step.place], step).await;
+                    runs.note(step, answer);
+                }
+            }
         }
-        Ok(())
     }
 
-    async fn send_one(&self, message: &Message) -> Result<(), Failure> {
-        let Outgoing { subject, headers, body } = Outgoing::encode(message, self.config.format)?;
-        let acknowledged = async {
-            self.context.publish_with_headers(subject, headers, body).await?.await.map(drop)
-        };
+    /// Sends a round in one piece: the messages of other calls would break its runs.
+    async fn send_round(&self, batch: &[Message], round: Vec<Step>) -> Vec<(Step, Sent)> {
+        let _turn = self.turn.lock().await;
+        let mut sent = Vec::with_capacity(round.len());
+        for step in round {
+            let behind = step.behind.map(|place| &batch[place].event.id);
+            let ack = match Outgoing::encode(&batch[step.place], behind, self.config.format) {
+                Ok(Outgoing { subject, headers, body }) => {
+                    let sending = self.context.publish_with_headers(subject, headers, body);
+                    sending.await.map_err(NotTaken::Said)
+                }
+                Err(failure) => Err(NotTaken::Unfit(failure)),
+            };
+            sent.push((step, ack));
+        }
+        sent
+    }
+
+    async fn answer(&self, sent: Sent, message: &Message, step: Step) -> Answer {
         let topic = message.topic.as_str();
-        match acknowledged.await {
-            Ok(()) => Ok(()),
-            Err(error) if error.kind() == PublishErrorKind::StreamNotFound => {
-                Err(self.why_nobody_answers(topic).await)
+        let error = match sent {
+            Err(NotTaken::Unfit(failure)) => return Answer::Failed(failure),
+            Err(NotTaken::Said(error)) => error,
+            Ok(ack) => match ack.await {
+                Ok(_) => return Answer::Taken,
+                Err(error) => error,
+            },
+        };
+        match error.kind() {
+            PublishErrorKind::WrongLastMessageId if step.behind.is_some() => Answer::Broken,
+            PublishErrorKind::StreamNotFound => {
+                Answer::Failed(self.why_nobody_answers(topic).await)
             }
-            Err(error) => Err(publishing(topic, error)),
+            _ => Answer::Failed(publishing(topic, error)),
         }
     }
 
@@ -147,10 +196,10 @@ impl Sink for NatsSink {
     async fn publish(&self, batch: &[Message]) -> Published {
         let limit = self.config.timeout;
         let deadline = Instant::now() + limit;
-        let mut waves = Waves::new(batch);
-        match self.in_time(deadline, limit, self.send(batch, &mut waves)).await {
-            Ok(()) => waves.finish(),
-            Err(failure) => waves.give_up(&failure),
+        let mut runs = Runs::new(batch);
+        match self.in_time(deadline, limit, self.send(batch, &mut runs)).await {
+            Ok(()) => runs.finish(),
+            Err(failure) => runs.give_up(&failure),
         }
     }
 

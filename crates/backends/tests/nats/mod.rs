@@ -1,6 +1,7 @@
 //! NATS JetStream against the shared suite and against each line of its table of errors.
 
 mod errors;
+mod order;
 mod outages;
 
 use std::sync::Mutex;
@@ -130,7 +131,6 @@ impl Reader {
                 .iter()
                 .flat_map(|(name, values)| values.iter().map(move |value| (name.as_ref(), value)))
                 .map(|(name, value): (&str, _)| (name, value.as_str()))
-                .filter(|(name, _)| *name != "Nats-Msg-Id")
                 .collect();
             let event = decode(Binding::Nats, None, pairs, message.payload).unwrap();
             let id = message.headers.get("Nats-Msg-Id").unwrap();

@@ -141,6 +141,9 @@ pub fn decode<'a>(
 ) -> Result<Event, Failure> {
     let mut found = Found { content_type: content_type.map(str::to_owned), pairs: Vec::new() };
     for (name, value) in headers {
+        if binding.is_the_servers_own(name) {
+            continue;
+        }
         let pair = (binding.unescape(name), binding.unescape(value));
         if binding.content_type_is_a_header() && pair.0.eq_ignore_ascii_case(CONTENT_TYPE) {
             found.content_type = Some(pair.1.into_owned());
@@ -168,6 +171,12 @@ impl Binding {
 
     const fn is_ascii(self) -> bool {
         matches!(self, Self::Http | Self::Nats)
+    }
+
+    /// Whether a header says something to the server, and nothing of the event. Headers of events
+    /// are in lower case.
+    fn is_the_servers_own(self, name: &str) -> bool {
+        self == Self::Nats && name.starts_with("Nats-")
     }
 
     /// The name of the header that carries an attribute of a CloudEvent.
