@@ -11,14 +11,17 @@ prepare() {
   mkdir data
   ((EUID != 0)) || chown postgres data
   "${as[@]}" initdb --pgdata=data --username=postgres --auth=trust --encoding=UTF8 --no-locale --no-sync
-  server=("${as[@]}" postgres -D data -p "$port"
-    -c listen_addresses=127.0.0.1
-    -c unix_socket_directories=
-    -c max_connections=300
-    -c wal_level=logical
-    -c max_replication_slots=50
-    -c max_wal_senders=50
-    -c max_prepared_transactions=50)
+  # In the file, so that a test can say otherwise by ALTER SYSTEM.
+  cat >>data/postgresql.conf <<'END'
+listen_addresses = '127.0.0.1'
+unix_socket_directories = ''
+max_connections = 300
+wal_level = logical
+max_replication_slots = 50
+max_wal_senders = 50
+max_prepared_transactions = 50
+END
+  server=("${as[@]}" postgres -D data -p "$port")
 }
 
 ready() { PGCONNECT_TIMEOUT=5 psql --no-psqlrc --quiet --command='select 1' "$(url)"; }

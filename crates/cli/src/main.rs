@@ -34,6 +34,7 @@ fn run(arguments: &Arguments) -> Result<Exit, Problem> {
         match &arguments.command {
             Command::Demo(options) => commands::demo::run(options).await,
             Command::Migrate(command) => commands::migrate::run(command).await,
+            Command::Check(options) => commands::check::run(options).await,
             Command::Grants(options) => commands::grants::run(options).await,
             Command::Relay(options) => commands::relay::run(options).await,
             Command::Status(options) => commands::status::run(options).await,

@@ -17,6 +17,7 @@
 //! | [`outbox`], [`inbox`] | the two contracts that share the caller's transaction |
 //! | [`idempotency`] | keys, claims with a fencing token, stored results |
 //! | [`admin`] | what the command line and the page may ask and change |
+//! | [`diagnosis`] | what `semel check` finds in a set-up |
 //! | [`retry`] | the pure decision: fault, attempt, schedule, now → what follows |
 //! | [`route`] | which topic an event goes to |
 //! | [`coordination`] | several relays for one pipeline: leases, shares, and who takes what |
@@ -28,6 +29,7 @@ pub mod admin;
 pub mod clock;
 pub mod coordination;
 pub mod delivery;
+pub mod diagnosis;
 pub mod event;
 pub mod failure;
 pub mod idempotency;

@@ -28,6 +28,7 @@
 //! ```
 
 mod admin;
+mod check;
 mod config;
 mod coordination;
 mod error;

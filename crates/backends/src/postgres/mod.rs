@@ -25,6 +25,7 @@
 //! ```
 
 mod admin;
+mod check;
 mod config;
 mod coordination;
 mod cursor;

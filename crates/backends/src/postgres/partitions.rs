@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, PgExecutor};
 use super::error::failure;
 use super::schema;
 use super::store::{PostgresStore, micros};
+use super::tail::publish_sql;
 
 const DIVIDE: &str = include_str!("migrations/partitioned.sql");
 
@@ -21,7 +22,8 @@ const DIVIDE: &str = include_str!("migrations/partitioned.sql");
 /// ```
 #[must_use]
 pub fn partition_sql(span: Duration) -> String {
-    DIVIDE.replace("{seconds}", &span.as_secs().max(1).to_string())
+    // The publication went with the table that has another name now.
+    DIVIDE.replace("{seconds}", &span.as_secs().max(1).to_string()) + "\n" + &publish_sql()
 }
 
 impl PostgresStore {

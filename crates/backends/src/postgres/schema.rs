@@ -6,6 +6,7 @@ use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
 
 use super::error::{failure, schema_missing};
 use super::store::PostgresStore;
+use super::tail::publish_sql;
 
 /// Every version of the tables, in order.
 const MIGRATIONS: &[Migration] = &[Migration {
@@ -77,6 +78,8 @@ pub(super) async fn migrate_in(
             .await
             .map_err(failed())?;
     }
+    // Also when the tables are up to date: somebody may have dropped it.
+    sqlx::raw_sql(AssertSqlSafe(publish_sql())).execute(&mut *tx).await.map_err(failed())?;
     tx.commit().await.map_err(failed())?;
     Ok(missing.iter().map(|migration| migration.name).collect())
 }
@@ -144,7 +147,7 @@ pub fn schema_sql() -> String {
             "\ninsert into semel.migrations (version, name) values ({number}, '{name}');\n"
         );
     }
-    sql
+    sql + "\n" + &publish_sql()
 }
 
 /// What takes the whole schema away again, as SQL.

@@ -31,6 +31,7 @@
 //! ```
 
 mod admin;
+mod check;
 mod config;
 mod coordination;
 mod error;

@@ -1,5 +1,6 @@
 //! MySQL and MariaDB: the shared suites, and what is particular to them.
 
+mod check;
 mod dividing;
 mod failures;
 mod frozen;

@@ -1,5 +1,6 @@
 //! SQLite: the shared suites, and what is particular to it.
 
+mod check;
 mod pipelines;
 mod plain_sql;
 mod set_up;

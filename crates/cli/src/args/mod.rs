@@ -40,6 +40,8 @@ pub(crate) enum Command {
     /// Create the tables, look at their version, print them as SQL, or drop them
     #[command(subcommand)]
     Migrate(MigrateCommand),
+    /// Find mistakes of the set-up before they bite, and print what sets them right
+    Check(CheckOptions),
     /// Print roles with least privileges as SQL: writer, poller, tailer, viewer
     Grants(GrantsOptions),
     /// Publish what is in the outbox, by the pipelines of the configuration
@@ -161,6 +163,22 @@ pub(crate) struct DownOptions {
     /// Only print the SQL
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+/// `semel check`
+#[derive(Args, Debug)]
+pub(crate) struct CheckOptions {
+    /// Where the database is, with the user of the relay; otherwise the configuration says so
+    #[arg(long = "database", value_name = "URL", conflicts_with = "path")]
+    pub(crate) url: Option<String>,
+    #[command(flatten)]
+    pub(crate) config: ConfigOption,
+
+    /// Only print the SQL that sets things right
+    #[arg(long, conflicts_with = "format")]
+    pub(crate) fix_sql: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputOption,
 }
 
 /// `semel grants`

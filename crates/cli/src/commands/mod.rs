@@ -1,6 +1,7 @@
 //! One file or folder per command.
 
 pub(crate) mod change;
+pub(crate) mod check;
 pub(crate) mod clean;
 pub(crate) mod dead;
 pub(crate) mod demo;

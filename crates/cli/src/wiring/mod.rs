@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use semel_backends::mapped::Mapping;
 use semel_backends::sqlite::{self, SqliteConfig, SqliteStore};
 use semel_core::coordination::{Coordinator, Share};
+use semel_core::diagnosis::Diagnose;
 use semel_core::outbox::AppendError;
 use semel_core::{AdminStore, Event, Failure, Source};
 
@@ -136,7 +137,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
 
 /// What the commands need of a database.
 #[async_trait]
-pub(crate) trait Database: Send + Sync {
+pub(crate) trait Database: Diagnose {
     /// Creates or upgrades the tables; says which migrations were applied.
     async fn migrate(&self) -> Result<Vec<&'static str>, Failure>;
 

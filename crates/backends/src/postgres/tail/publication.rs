@@ -13,8 +13,8 @@ use super::refusal;
 /// The name of the publication of `semel.outbox`.
 pub(super) const PUBLICATION: &str = "semel_outbox";
 
-/// What makes the publication that a tailing source needs, for PostgreSQL 15 or later. A source
-/// runs it itself if its user may.
+/// What makes the publication that a tailing source needs, for PostgreSQL 15 or later. It comes with
+/// the tables; a source that misses it runs it itself if its user may.
 ///
 /// ```
 /// # use semel_backends::postgres::publication_sql;
@@ -23,6 +23,37 @@ pub(super) const PUBLICATION: &str = "semel_outbox";
 #[must_use]
 pub fn publication_sql() -> &'static str {
     ONE_COLUMN
+}
+
+/// The same for a server of some version, as in `server_version_num`.
+pub(in super::super) const fn publication_sql_for(version: i32) -> &'static str {
+    if version < 150_000 { ALL_COLUMNS } else { ONE_COLUMN }
+}
+
+/// Makes the publication if it is missing, or has lost its table, on any version; leaves one alone
+/// that is of other tables. Whoever may not make publications has none, and can poll.
+pub(in super::super) fn publish_sql() -> String {
+    let quoted = |sql: &str| sql.replace('\'', "''");
+    let (old, new) = (quoted(ALL_COLUMNS), quoted(ONE_COLUMN));
+    format!(
+        "-- The log tells of new events where wal_level is logical, and of nothing but inserts.
+do $$
+begin
+    -- Not that wal_level is too low: it may be raised later.
+    perform set_config('client_min_messages', 'error', true);
+    if not exists (select from pg_publication_tables where pubname = 'semel_outbox'
+        and (schemaname <> 'semel' or tablename = 'outbox'))
+    then
+        drop publication if exists semel_outbox;
+        execute case when current_setting('server_version_num')::integer < 150000
+            then '{old}'
+            else '{new}' end;
+    end if;
+exception when insufficient_privilege then
+    null;
+end $$;
+"
+    )
 }
 
 macro_rules! create {
@@ -81,7 +112,7 @@ pub(super) async fn ensure(pool: &PgPool) -> Result<(), Failure> {
 /// Makes it, in place of one that has lost its table.
 async fn create(connection: &mut PgConnection, version: i32) -> Result<(), Failure> {
     const DROP: &str = "drop publication if exists semel_outbox";
-    let create = if version < 150_000 { ALL_COLUMNS } else { ONE_COLUMN };
+    let create = publication_sql_for(version);
     let made = async {
         let mut tx = connection.begin_with(BEGIN).await?;
         sqlx::raw_sql(DROP).execute(&mut *tx).await?;

@@ -33,8 +33,7 @@ async fn a_user_without_replication() {
         .run(&format!(
             "create role {role} login; grant all on schema semel to {role};
             grant all on all tables in schema semel to {role};
-            grant all on all sequences in schema semel to {role}; {}",
-            publication_sql()
+            grant all on all sequences in schema semel to {role}"
         ))
         .await;
     let url = database.url().replacen("postgres@", &format!("{role}@"), 1);
@@ -50,7 +49,7 @@ async fn a_user_who_may_not_publish() {
     let role = database.pool().connect_options().get_database().unwrap().to_owned();
     database
         .run(&format!(
-            "create role {role} login replication; grant all on schema semel to {role};
+            "drop publication semel_outbox; create role {role} login replication; grant all on schema semel to {role};
             grant all on all tables in schema semel to {role};
             grant all on all sequences in schema semel to {role}"
         ))
@@ -71,7 +70,7 @@ async fn a_user_who_may_not_publish() {
 async fn a_publication_of_something_else() {
     let database = database!();
     database
-        .run("create table other (n integer); create publication semel_outbox for table other")
+        .run("create table other (n integer); alter publication semel_outbox set table other")
         .await;
     is_refused(&database, &database.store, "E-TAIL-PUBLICATION").await;
 }
@@ -80,10 +79,63 @@ async fn a_publication_of_something_else() {
 #[tokio::test]
 async fn a_publication_of_nothing_is_made_anew() {
     let database = database!();
-    database.run("create publication semel_outbox").await;
+    database.run("alter publication semel_outbox drop table semel.outbox").await;
     let source = database.store.tailing_source("orders", Tailing::Required).await;
     assert!(source.is_ok());
     assert_eq!(database.number("select count(*) from pg_publication_tables").await, 1);
+}
+
+/// It comes with the tables, is made again by another `migrate`, follows the outbox when that is
+/// divided, and goes with the tables.
+#[tokio::test]
+async fn the_publication_comes_and_goes_with_the_tables() {
+    const TOLD: &str = "select count(*) from pg_publication p join pg_publication_tables t
+        using (pubname) where pubname = 'semel_outbox' and schemaname = 'semel'
+        and tablename = 'outbox' and pubinsert and not (pubupdate or pubdelete or pubtruncate)";
+    let database = database!();
+    assert_eq!(database.number(TOLD).await, 1);
+    for lost in
+        ["drop publication semel_outbox", "alter publication semel_outbox drop table semel.outbox"]
+    {
+        database.run(lost).await;
+        assert_eq!(database.number(TOLD).await, 0);
+        assert!(database.store.migrate().await.unwrap().is_empty());
+        assert_eq!(database.number(TOLD).await, 1, "{lost}");
+    }
+    database.store.partition(std::time::Duration::from_secs(3600)).await.unwrap();
+    assert_eq!(database.number(TOLD).await, 1, "of the divided outbox");
+    let mut relay = database.tailing().await;
+    database.commit(&[event("a", 1)]).await;
+    tokio::time::timeout(super::PATIENCE, relay.source.wakeup()).await.unwrap();
+    assert_eq!(relay.deliver_all(10).await.len(), 1);
+    relay.source.close().await;
+
+    database
+        .run("create table other (n integer); alter publication semel_outbox set table other")
+        .await;
+    database.store.migrate().await.unwrap();
+    assert_eq!(database.number(TOLD).await, 0, "what somebody made of it is left alone");
+    database.store.drop_tables(None).await.unwrap();
+    assert_eq!(database.number("select count(*) from pg_publication").await, 0);
+}
+
+/// Who may not make publications can see to it that the tables are up to date, and poll.
+#[tokio::test]
+async fn tables_without_a_publication() {
+    let database = database!();
+    let role = database.pool().connect_options().get_database().unwrap().to_owned();
+    database
+        .run(&format!(
+            "drop publication semel_outbox; create role {role} login;
+            grant usage on schema semel to {role}; grant select on semel.migrations to {role}"
+        ))
+        .await;
+    let url = database.url().replacen("postgres@", &format!("{role}@"), 1);
+    let store = PostgresConfig::new(&url).unwrap().connect().await.unwrap();
+    assert!(store.migrate().await.unwrap().is_empty());
+    assert_eq!(database.number("select count(*) from pg_publication").await, 0);
+    store.close().await;
+    database.run(&format!("drop owned by {role}; drop role {role}")).await;
 }
 
 /// Not a fault of the set-up: somebody may give one back.

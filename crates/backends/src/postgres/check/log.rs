@@ -1,0 +1,231 @@
+//! The log, for relays that tail it.
+
+use semel_core::Failure;
+use semel_core::diagnosis::{Finding, Log, Needs};
+use sqlx::PgConnection;
+
+use super::super::error::failure;
+use super::super::tail::{behind_a_pooler, publication_sql_for};
+use super::{literal, quoted};
+
+/// What it means when the log cannot be tailed.
+fn effect(needs: &Needs) -> &'static str {
+    match needs.log {
+        Log::Required => "the relay does not start: mode = \"tail\" insists on the log",
+        _ => "events are published all the same, found at the poll interval instead of at once",
+    }
+}
+
+/// Version, level, replication, slots, all slots, senders, all senders, and ours of each.
+type Look = (i32, String, bool, i32, i64, i32, i64, i64, i64);
+
+const LOOK: &str = "\
+select current_setting('server_version_num')::integer, current_setting('wal_level'),
+    coalesce((select r.rolsuper or r.rolreplication from pg_roles r where r.rolname = current_user),
+        false)
+        or exists (select from pg_roles r where r.rolname = 'rds_replication'
+            and pg_has_role(current_user, r.oid, 'usage')),
+    current_setting('max_replication_slots')::integer,
+    (select count(*) from pg_replication_slots),
+    current_setting('max_wal_senders')::integer,
+    (select count(*) from pg_stat_replication),
+    (select count(*) from pg_replication_slots
+        where temporary and database = current_database() and slot_name like 'semel\\_%'),
+    (select setting::bigint from pg_settings where name = 'max_slot_wal_keep_size')";
+
+pub(super) async fn look(
+    connection: &mut PgConnection,
+    is_pooled: bool,
+    needs: &Needs,
+    findings: &mut Vec<Finding>,
+) -> Result<(), Failure> {
+    findings.extend(pooler(is_pooled, needs));
+    let failed = || failure("look at the log");
+    let look: Look = sqlx::query_as(LOOK).fetch_one(&mut *connection).await.map_err(failed())?;
+    let user: String = sqlx::query_scalar("select current_user::text")
+        .fetch_one(&mut *connection)
+        .await
+        .map_err(failed())?;
+    if needs.log != Log::Unread {
+        findings.push(level(look.0, &look.1, needs));
+        findings.push(replication(look.2, &user, needs));
+        findings.push(slots(&look, needs));
+        findings.push(keep(look.8));
+    }
+    slots_left(connection, findings).await
+}
+
+fn pooler(is_pooled: bool, needs: &Needs) -> Option<Finding> {
+    const CODE: &str = "pooler";
+    match (is_pooled, needs.log) {
+        (false, _) => Some(Finding::good(CODE, "the connection leads to the server itself")),
+        (true, Log::Unread) => {
+            Some(Finding::good(CODE, "there is one in between, and polling works with it"))
+        }
+        (true, log) => {
+            Some(Finding::of_failure(log.lack(), CODE, &behind_a_pooler()).means(effect(needs)))
+        }
+    }
+}
+
+fn level(version: i32, level: &str, needs: &Needs) -> Finding {
+    const CODE: &str = "wal-level";
+    let lack = needs.log.lack();
+    if version < 140_000 {
+        return Finding::new(lack, CODE, "the log is tailed from PostgreSQL 14 on")
+            .means(effect(needs))
+            .fixed_by("upgrade the server, or write mode = \"poll\" in the source");
+    }
+    if level == "logical" {
+        return Finding::good(CODE, "wal_level is logical");
+    }
+    Finding::new(lack, CODE, format!("wal_level is {level}, which tells nothing of rows"))
+        .means(effect(needs))
+        .fixed_by("restart the server after this; or write mode = \"poll\" in the source")
+        .with_sql("alter system set wal_level = logical;")
+}
+
+fn replication(may: bool, user: &str, needs: &Needs) -> Finding {
+    const CODE: &str = "replication";
+    if may {
+        return Finding::good(CODE, format!("{user} may tail the log"));
+    }
+    Finding::new(needs.log.lack(), CODE, format!("{user} has not the attribute REPLICATION"))
+        .means(effect(needs))
+        .fixed_by("a superuser runs this; or write mode = \"poll\" in the source")
+        .with_sql(format!("alter role {} with replication;", quoted(user)))
+}
+
+/// Each pipeline takes one slot and one sender; those that tail already have them.
+fn slots(look: &Look, needs: &Needs) -> Finding {
+    const CODE: &str = "slots";
+    let (_, _, _, most_slots, slots, most_senders, senders, ours, _) = *look;
+    let needed = i64::try_from(needs.pipelines.len().max(1)).unwrap_or(i64::MAX);
+    let mut sql = Vec::new();
+    for (setting, most, used) in
+        [("max_replication_slots", most_slots, slots), ("max_wal_senders", most_senders, senders)]
+    {
+        let wanted = used - ours.min(used) + needed;
+        if wanted > most.into() {
+            sql.push(format!("alter system set {setting} = {wanted};"));
+        }
+    }
+    if sql.is_empty() {
+        return Finding::good(
+            CODE,
+            format!(
+                "{slots} of {most_slots} replication slots and {senders} of {most_senders} senders are in use"
+            ),
+        );
+    }
+    let what = format!(
+        "{needed} pipelines need a slot and a sender each; {slots} of {most_slots} slots and \
+         {senders} of {most_senders} senders are in use"
+    );
+    // Never a problem: somebody may give one back, and until then events are polled for.
+    Finding::advice(CODE, what)
+        .means("events are published all the same, found at the poll interval instead of at once")
+        .fixed_by("drop slots that nobody needs, or run this and restart the server")
+        .with_sql(sql.join("\n"))
+}
+
+fn keep(megabytes: i64) -> Finding {
+    const CODE: &str = "wal-keep";
+    if megabytes >= 0 {
+        return Finding::good(CODE, format!("a slot holds back {megabytes} MiB of log at most"));
+    }
+    Finding::advice(CODE, "max_slot_wal_keep_size is unlimited")
+        .means(
+            "semel's own slots hold back no log; that of anybody else who went away can fill the \
+             disk, and then nothing can be written, events neither",
+        )
+        .fixed_by("choose what the disk has room for")
+        .with_sql("alter system set max_slot_wal_keep_size = '10GB';\nselect pg_reload_conf();")
+}
+
+/// Slots that nobody reads, with the bytes they hold back.
+const LEFT: &str = "\
+select slot_name::text, coalesce(wal_status, 'lost'),
+    coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,
+    database = current_database() and slot_name like 'semel\\_%' is true
+from pg_replication_slots where not active order by 3 desc, 1";
+
+async fn slots_left(
+    connection: &mut PgConnection,
+    findings: &mut Vec<Finding>,
+) -> Result<(), Failure> {
+    const CODE: &str = "slot-left";
+    let left: Vec<(String, String, i64, bool)> =
+        sqlx::query_as(LEFT)
+            .fetch_all(connection)
+            .await
+            .map_err(failure("look at the replication slots"))?;
+    if left.is_empty() {
+        findings.push(Finding::good(CODE, "every replication slot has a reader"));
+    }
+    for (name, status, bytes, is_ours) in left {
+        let megabytes = bytes / (1024 * 1024);
+        let what = format!(
+            "nobody reads the slot {name} (log: {status}), which holds back {megabytes} MiB"
+        );
+        let effect = "the log grows until the disk is full, and then no event can be written";
+        let drop = format!("select pg_drop_replication_slot({});", literal(&name));
+        findings.push(if is_ours {
+            // The slots of semel are temporary: this one is no relay's.
+            Finding::problem(CODE, what).means(effect).with_sql(drop)
+        } else {
+            let fix = format!("let its reader come back; or, if there is none any more: {drop}");
+            Finding::advice(CODE, what).means(effect).fixed_by(fix)
+        });
+    }
+    Ok(())
+}
+
+/// The version; then whether there is a publication, tells of inserts into the outbox, tells of more
+/// than inserts, and leaves rows out.
+const PUBLICATION: &str = "\
+select current_setting('server_version_num')::integer, p.oid is not null,
+    coalesce(p.pubinsert and t.tablename is not null, false),
+    coalesce(p.pubupdate or p.pubdelete or p.pubtruncate, false),
+    to_jsonb(t) ->> 'rowfilter' is not null
+from (select) as always
+left join pg_publication p on p.pubname = 'semel_outbox'
+left join pg_publication_tables t
+    on t.pubname = p.pubname and t.schemaname = 'semel' and t.tablename = 'outbox'";
+
+/// Whether the log tells of the outbox, of all of it, and of nothing else.
+pub(super) async fn publication(
+    connection: &mut PgConnection,
+    needs: &Needs,
+    findings: &mut Vec<Finding>,
+) -> Result<(), Failure> {
+    const CODE: &str = "publication";
+    if needs.log == Log::Unread {
+        return Ok(());
+    }
+    let (version, exists, tells, tells_more, is_filtered): (i32, bool, bool, bool, bool) =
+        sqlx::query_as(PUBLICATION)
+            .fetch_one(connection)
+            .await
+            .map_err(failure("look at the publication"))?;
+    let create = format!("{};", publication_sql_for(version));
+    let anew = format!("drop publication semel_outbox;\n{create}");
+    let lack = |what: &str| Finding::new(needs.log.lack(), CODE, what).means(effect(needs));
+    findings.push(match (exists, tells, tells_more, is_filtered) {
+        (false, ..) => lack("there is no publication semel_outbox").with_sql(create),
+        (_, false, ..) => {
+            lack("the publication semel_outbox does not tell of inserts into semel.outbox")
+                .with_sql(anew)
+        }
+        (.., true) => Finding::advice(CODE, "the publication semel_outbox leaves rows out")
+            .means("events of these rows are found at the poll interval instead of at once")
+            .with_sql(anew),
+        (_, _, true, _) => {
+            Finding::advice(CODE, "the publication semel_outbox tells of more than inserts")
+                .means("the server decodes and sends what nobody reads")
+                .with_sql("alter publication semel_outbox set (publish = 'insert');")
+        }
+        _ => Finding::good(CODE, "semel_outbox tells of inserts into semel.outbox"),
+    });
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! What `semel check` finds: each mistake is made, found, and put right by the SQL it gives.
+
+use semel_backends::mysql::{MysqlConfig, MysqlStore, grants_sql};
+use semel_core::diagnosis::{Diagnose, Finding, Log, Needs, Severity};
+use semel_testkit::services::{Private, Service};
+
+use super::database;
+
+async fn finding(store: &MysqlStore, log: Log, code: &str) -> Finding {
+    let all = store.diagnose(&Needs { log, ..Needs::default() }).await.unwrap();
+    all.iter().find(|one| one.code == code).unwrap_or_else(|| panic!("{code}: {all:?}")).clone()
+}
+
+async fn run(store: &MysqlStore, sql: &str) {
+    let done = sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(store.pool()).await;
+    done.unwrap_or_else(|error| panic!("{sql}: {error}"));
+}
+
+/// The finding is as bad as that, its SQL helps, and then it is good.
+async fn is_found_and_fixed(admin: &MysqlStore, store: &MysqlStore, code: &str, how: Severity) {
+    let log = if how == Severity::Problem { Log::Required } else { Log::WherePossible };
+    let found = finding(store, log, code).await;
+    assert_eq!(found.severity, how, "{found:?}");
+    assert!(!found.effect.is_empty(), "{found:?}");
+    run(admin, &found.sql.unwrap()).await;
+    let found = finding(store, log, code).await;
+    assert_eq!(found.severity, Severity::Good, "{found:?}");
+}
+
+#[tokio::test]
+async fn settings_of_the_server() {
+    let Some(server) = Private::start(Service::Mysql) else { return };
+    let store = MysqlConfig::new(server.address()).unwrap().connect().await.unwrap();
+    is_found_and_fixed(&store, &store, "schema", Severity::Problem).await;
+    is_found_and_fixed(&store, &store, "binlog-expiry", Severity::Advice).await;
+    let wrong = [
+        ("SET GLOBAL binlog_format = 'STATEMENT'", "binlog-format", Severity::Problem),
+        ("SET GLOBAL binlog_row_image = 'MINIMAL'", "row-image", Severity::Problem),
+        ("SET GLOBAL binlog_expire_logs_seconds = 60", "binlog-expiry", Severity::Advice),
+        ("SET GLOBAL server_id = 0", "server-id", Severity::Problem),
+        ("SET GLOBAL innodb_flush_log_at_trx_commit = 2", "durability", Severity::Advice),
+    ];
+    for (sql, code, severity) in wrong {
+        if sql.contains("server_id = 0") {
+            // MariaDB takes no 0 while it runs.
+            continue;
+        }
+        run(&store, sql).await;
+        is_found_and_fixed(&store, &store, code, severity).await;
+    }
+    run(&store, "SET GLOBAL read_only = 1").await;
+    assert_eq!(finding(&store, Log::Unread, "server").await.severity, Severity::Problem);
+    let unread = store.diagnose(&Needs { log: Log::Unread, ..Needs::default() }).await.unwrap();
+    assert!(unread.iter().all(|one| !one.code.starts_with("binlog")), "{unread:?}");
+}
+
+#[tokio::test]
+async fn a_user_has_too_few_privileges() {
+    let database = database!();
+    let found = finding(&database.store, Log::WherePossible, "excess").await;
+    assert_eq!(found.severity, Severity::Advice, "{found:?}");
+
+    let name = format!("c{}", &uuid::Uuid::now_v7().simple().to_string()[14..]);
+    run(&database.store, &format!("CREATE USER {name}@localhost")).await;
+    let url = database.url().replacen("root@", &format!("{name}@"), 1);
+    // A user without any privilege on the database is not let in.
+    run(&database.store, &format!("GRANT SELECT ON semel_migrations TO {name}@localhost")).await;
+    let store = MysqlConfig::new(&url).unwrap().connect().await.unwrap();
+    is_found_and_fixed(&database.store, &store, "privileges", Severity::Problem).await;
+    store.source("orders").await.unwrap();
+    assert_eq!(finding(&store, Log::Unread, "excess").await.severity, Severity::Good);
+    is_found_and_fixed(&database.store, &store, "replication", Severity::Problem).await;
+    store.close().await;
+    run(&database.store, &format!("DROP USER {name}@localhost")).await;
+
+    // What `semel grants` gives is enough.
+    run(&database.store, &grants_sql(&name).unwrap()).await;
+    let let_in = format!(
+        "CREATE USER {name}@localhost; GRANT {name}_tailer TO {name}@localhost;
+        SET DEFAULT ROLE {name}_tailer FOR {name}@localhost"
+    );
+    run(&database.store, &let_in).await;
+    let store = MysqlConfig::new(&url).unwrap().connect().await.unwrap();
+    for code in ["privileges", "replication", "excess"] {
+        let found = finding(&store, Log::Required, code).await;
+        assert_eq!(found.severity, Severity::Good, "{found:?}");
+    }
+    store.close().await;
+    let drop = format!(
+        "DROP USER {name}@localhost; DROP ROLE {name}_writer, {name}_poller, {name}_tailer, {name}_viewer"
+    );
+    run(&database.store, &drop).await;
+}

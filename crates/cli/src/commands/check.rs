@@ -1,0 +1,154 @@
+//! `semel check`: set-up mistakes, before they bite.
+
+use std::collections::BTreeMap;
+
+use semel_core::Failure;
+use semel_core::coordination::Coordination;
+use semel_core::diagnosis::{Finding, Log, Needs, Severity};
+use serde_json::{Value, json};
+
+use super::{database_kind, database_problem};
+use crate::args::{CheckOptions, DatabaseOption};
+use crate::config::{Config, Pipeline};
+use crate::exit::{Exit, Problem};
+use crate::output::{Format, print, print_json};
+use crate::wiring::{Missing, Mode, shown};
+
+const EFFECT: &str = "nothing was changed; no event is lost";
+
+pub(crate) async fn run(options: &CheckOptions) -> Result<Exit, Problem> {
+    let databases = databases(options)?;
+    if options.fix_sql && databases.len() > 1 {
+        return Err(several(&databases));
+    }
+    let mut checked = Vec::new();
+    for (url, needs) in databases {
+        let place = DatabaseOption { url };
+        let problem = |failure| database_problem(&place, failure, EFFECT);
+        let connect = database_kind(&place, EFFECT)?.connect;
+        let database = connect(place.url.clone(), Missing::Refuse).await.map_err(problem)?;
+        let findings = database.diagnose(&needs).await.map_err(problem)?;
+        checked.push(Checked { place: shown(&place.url), pipelines: needs.pipelines, findings });
+    }
+    let worst = checked.iter().flat_map(|one| &one.findings).map(|finding| finding.severity).max();
+    match options.output.format {
+        _ if options.fix_sql => checked.iter().for_each(|one| print(&one.sql())),
+        Format::Text => {
+            checked.iter().for_each(|one| print(&one.text()));
+            print(&summary(&checked));
+        }
+        Format::Json => print_json(&checked.iter().map(Checked::json).collect::<Vec<_>>()),
+    }
+    Ok(if worst == Some(Severity::Problem) { Exit::Problems } else { Exit::Done })
+}
+
+/// The databases and what their relays do there.
+fn databases(options: &CheckOptions) -> Result<BTreeMap<String, Needs>, Problem> {
+    if let Some(url) = &options.url {
+        let place = DatabaseOption { url: url.clone() };
+        let log =
+            if database_kind(&place, EFFECT)?.tails { Log::WherePossible } else { Log::Unread };
+        return Ok(BTreeMap::from([(place.url, Needs { log, ..Needs::default() })]));
+    }
+    let mut databases = BTreeMap::new();
+    for pipeline in Config::load(&options.config.path)?.pipelines {
+        let unread = Needs { log: Log::Unread, ..Needs::default() };
+        let url = pipeline.source.url.reveal().to_owned();
+        let needs: &mut Needs = databases.entry(url).or_insert(unread);
+        let log = log_of(&pipeline);
+        needs.log = needs.log.max(log);
+        if log != Log::Unread {
+            needs.pipelines.push(pipeline.name);
+        }
+    }
+    Ok(databases)
+}
+
+/// Whether a pipeline reads the log.
+fn log_of(pipeline: &Pipeline) -> Log {
+    let source = &pipeline.source;
+    let can = source.kind.tails
+        && source.mapping.is_none()
+        && pipeline.team.coordination == Coordination::Leader;
+    match source.mode {
+        Mode::Tail => Log::Required,
+        Mode::Auto if can => Log::WherePossible,
+        Mode::Auto | Mode::Poll => Log::Unread,
+    }
+}
+
+fn several(databases: &BTreeMap<String, Needs>) -> Problem {
+    let what = format!("SQL is for one database, and the configuration has {}", databases.len());
+    let failure = Failure::misconfigured("E-SEVERAL-DATABASES", what)
+        .with_fix("say which one with --database URL");
+    let places = databases.keys().map(|url| shown(url)).collect();
+    Problem::at(failure, places, EFFECT).of_usage()
+}
+
+/// A database that was looked at.
+struct Checked {
+    place: String,
+    pipelines: Vec<String>,
+    findings: Vec<Finding>,
+}
+
+impl Checked {
+    fn text(&self) -> String {
+        let mut text = format!("{}\n", self.place);
+        for finding in &self.findings {
+            let Finding { code, severity, what, .. } = finding;
+            text += &format!("  {:<8} {code:<17} {what}\n", severity.as_str());
+            if *severity == Severity::Good {
+                continue;
+            }
+            text += &format!("{:11}effect            {}\n", "", finding.effect);
+            for line in to_run(finding) {
+                text += &format!("{:11}run               {line}\n", "");
+            }
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        let Self { place, pipelines, findings } = self;
+        json!({ "database": place, "tailing_pipelines": pipelines, "findings": findings })
+    }
+
+    /// What sets things right; whatever else there is to say is a comment.
+    fn sql(&self) -> String {
+        let mut sql = String::new();
+        for finding in self.findings.iter().filter(|finding| finding.severity > Severity::Good) {
+            let Finding { code, severity, what, .. } = finding;
+            let what = what.replace('\n', " ");
+            sql += &format!("-- {} {code}: {what}\n", severity.as_str());
+            if let Some(fix) = &finding.fix {
+                sql += &format!("-- {}\n", fix.replace('\n', " "));
+            }
+            if let Some(statements) = &finding.sql {
+                sql += &format!("{}\n", statements.trim_end());
+            }
+        }
+        sql
+    }
+}
+
+/// In words, and the SQL if it is short.
+fn to_run(finding: &Finding) -> Vec<&str> {
+    const SHORT: usize = 8;
+    let sql: Vec<_> = finding.sql.iter().flat_map(|sql| sql.lines()).collect();
+    let is_short = sql.len() <= SHORT;
+    let more = (!is_short).then_some("the SQL that `semel check --fix-sql` prints");
+    let sql = if is_short { sql } else { Vec::new() };
+    finding.fix.as_deref().into_iter().chain(sql).chain(more).collect()
+}
+
+fn summary(checked: &[Checked]) -> String {
+    let count = |severity| {
+        let all = checked.iter().flat_map(|one| &one.findings);
+        all.filter(|finding| finding.severity == severity).count()
+    };
+    match (count(Severity::Problem), count(Severity::Advice)) {
+        (0, 0) => "all right\n".into(),
+        (problems, advice) => format!("{problems} problems, {advice} pieces of advice\n"),
+    }
+}
