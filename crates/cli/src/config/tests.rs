@@ -246,7 +246,7 @@ fn single_mistakes_say_what_to_write() {
         ),
         (
             source("mode = \"tail\""),
-            "f:3  [source.orders] mode: only PostgreSQL's own outbox can be tailed",
+            "f:3  [source.orders] mode: only the outbox of PostgreSQL and of MySQL can be tailed",
         ),
         (source("bacth = 1"), "f:3  [source.orders] has no key \"bacth\"; did you mean \"batch\"?"),
     ];
