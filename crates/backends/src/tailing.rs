@@ -58,7 +58,11 @@ enum Phase<S> {
     Polling(Instant),
     Opening(JoinHandle<Result<S, Failure>>),
     /// Since then.
-    Hearing { session: S, since: Instant, late: Late },
+    Hearing {
+        session: S,
+        since: Instant,
+        late: Late,
+    },
 }
 
 /// Looks in a row that found events before the log told of them: how many, and since when.

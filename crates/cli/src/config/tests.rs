@@ -437,3 +437,33 @@ fn check_examples(page: &str) -> usize {
     }
     examples.len()
 }
+
+/// Whatever is written there: it is a configuration, or it is said what is wrong and where.
+#[test]
+fn no_text_is_too_strange() {
+    let full = format!(
+        "{SMALLEST}topic = \"{{aggregate_type|kebab}}.events\"
+retry = {{ schedule = [\"0s\", \"3s\"], attempts = 4, on_dead = \"skip\" }}
+only = [\"Order*\"]
+[limits]
+in_flight_events = 10
+[retention]
+keep = \"7d\"
+[source.classic]
+url = \"postgres://me:secret@db/shop?sslmode=require\"
+mode = \"auto\"
+table = \"outbox\"
+columns = {{ preset = \"debezium\", payload = \"body\" }}
+[sink.\"a b\"]
+type = \"webhook\"
+url = \"https://example.com/${{PATH:-x}}\"
+"
+    );
+    semel_testkit::fuzz::fuzz_text(&[SMALLEST, &full], |text| {
+        if let Err(mistakes) = parse(text) {
+            let lines = mistakes.at_lines_of("f");
+            assert!(!lines.is_empty());
+            assert!(!lines.iter().any(|line| line.contains("me:secret")), "{lines:?}");
+        }
+    });
+}

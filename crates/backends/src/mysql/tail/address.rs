@@ -1,8 +1,8 @@
 //! A connection of the same kind as those of the pool, by the client that can read the log.
 
-use mysql_async::{Conn, DriverError, Error, OptsBuilder, SslOpts};
 #[cfg(feature = "tls")]
 use mysql_async::{ClientIdentity, PathOrBuf};
+use mysql_async::{Conn, DriverError, Error, OptsBuilder, SslOpts};
 use semel_core::Failure;
 use sqlx::ConnectOptions;
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
@@ -35,9 +35,9 @@ pub(super) async fn connect(options: &MySqlConnectOptions) -> Result<Conn, Failu
 fn plain(options: &MySqlConnectOptions) -> OptsBuilder {
     // The options show the password in no other way.
     let url = options.to_url_lossy();
-    let password = url.password().map(|text| {
-        percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned()
-    });
+    let password = url
+        .password()
+        .map(|text| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned());
     let socket = options.get_socket().map(|path| path.to_string_lossy().into_owned());
     OptsBuilder::default()
         .ip_or_hostname(options.get_host())
@@ -61,7 +61,8 @@ fn encryption(
         return Ok(None);
     }
     let url = options.to_url_lossy();
-    let file = |name: &str| url.query_pairs().find(|(key, _)| key == name).map(|(_, shown)| pem(&shown));
+    let file =
+        |name: &str| url.query_pairs().find(|(key, _)| key == name).map(|(_, shown)| pem(&shown));
     let verifies = matches!(mode, MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity);
     let mut trusted: Vec<PathOrBuf<'static>> = file("ssl-ca").into_iter().collect();
     if verifies {

@@ -176,6 +176,19 @@ mod tests {
         assert_ne!(lock_name("a", "bc"), lock_name("ab", "c"));
     }
 
+    /// The client library panics on some of what a broken server may send.
+    #[tokio::test]
+    async fn a_session_that_panics_has_ended() {
+        let bell = Arc::new(Bell::default());
+        let ringing = Ringing(Arc::clone(&bell));
+        let listening = tokio::spawn(async move {
+            let _ringing = ringing;
+            panic!("shorter than it says");
+        });
+        assert!(listening.await.is_err());
+        assert_eq!(bell.ended().unwrap().code(), "E-TAIL-LOST");
+    }
+
     #[test]
     fn server_ids_are_large_and_differ() {
         let (one, two) = (server_id(), server_id());

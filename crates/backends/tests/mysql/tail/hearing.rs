@@ -171,9 +171,7 @@ async fn a_busy_neighbour_wakes_nobody() {
     database.run("CREATE TABLE other (content TEXT)").await;
     let mut relay = database.tailing().await;
     for _ in 0..8 {
-        database
-            .run("INSERT INTO other SELECT repeat(md5(seq), 100) FROM seq_1_to_3000")
-            .await;
+        database.run("INSERT INTO other SELECT repeat(md5(seq), 100) FROM seq_1_to_3000").await;
     }
     assert!(!relay.is_woken(Duration::from_millis(300)).await);
     let began = Instant::now();

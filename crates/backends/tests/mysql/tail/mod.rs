@@ -34,7 +34,10 @@ impl Database {
     async fn cut_tail(&self) {
         for id in self.tails().await {
             // It may have ended by itself.
-            sqlx::raw_sql(sqlx::AssertSqlSafe(format!("KILL {id}"))).execute(self.pool()).await.ok();
+            sqlx::raw_sql(sqlx::AssertSqlSafe(format!("KILL {id}")))
+                .execute(self.pool())
+                .await
+                .ok();
         }
     }
 }
