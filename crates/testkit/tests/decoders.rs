@@ -1,8 +1,11 @@
 //! What `semel-core` reads from outside: templates, patterns, ids, and messages of any broker.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
+use semel_core::route::{Pattern, Template, TopicTemplate};
 use semel_core::wire::{Binding, Format, decode};
-use semel_core::{Event, EventId, Headers, Pattern, Template, TopicTemplate};
+use semel_core::{Event, EventId, Headers};
 use semel_testkit::fuzz::{fuzz, fuzz_text};
 use semel_testkit::workload::awkward_events;
 
@@ -51,9 +54,10 @@ fn an_id_that_is_written_down_is_the_same_id() {
 fn headers_are_refused_or_read() {
     let examples = [r#"{"tenant":"acme","b":"ü"}"#, r#"[["a","b"],["a","c"]]"#, "null"];
     fuzz(&examples, |json| {
-        if let Ok(headers) = serde_json::from_slice::<Headers>(json) {
+        let read = |json: &[u8]| serde_json::from_slice::<Headers>(json).map(BTreeMap::from);
+        if let Ok(headers) = read(json) {
             let written = serde_json::to_vec(&headers).expect("headers are text");
-            assert_eq!(serde_json::from_slice::<Headers>(&written).expect("its own"), headers);
+            assert_eq!(read(&written).expect("its own"), headers);
         }
     });
 }
