@@ -5,12 +5,13 @@ programs=(mariadbd:mariadb-server mariadb-install-db:mariadb-server mariadb:mari
 
 prepare() {
   local user
-  mkdir data
-  ((EUID != 0)) || chown mysql data
+  # A server that starts deletes the temporary tables of all that share its folder for them.
+  mkdir data tmp
+  ((EUID != 0)) || chown mysql data tmp
   user=$(stat --format=%U data)
-  mariadb-install-db --no-defaults --datadir="$dir/data" --user="$user" \
+  TMPDIR="$dir/tmp" mariadb-install-db --no-defaults --datadir="$dir/data" --user="$user" \
     --auth-root-authentication-method=normal
-  server=(mariadbd --no-defaults --datadir="$dir/data" --user="$user"
+  server=(mariadbd --no-defaults --datadir="$dir/data" --tmpdir="$dir/tmp" --user="$user"
     --bind-address=127.0.0.1 --port="$port"
     --socket=mariadb.sock --pid-file=mariadb.pid
     --max-connections=300 --character-set-server=utf8mb4

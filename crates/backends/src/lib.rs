@@ -22,7 +22,7 @@
 pub mod aws;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod coordination;
-#[cfg(any(feature = "nats", feature = "postgres", feature = "redis"))]
+#[cfg(any(feature = "mysql", feature = "nats", feature = "postgres", feature = "redis"))]
 mod crypto;
 #[cfg(feature = "kafka")]
 pub mod kafka;
@@ -48,6 +48,8 @@ pub mod redis;
 pub mod sqlite;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod statement;
+#[cfg(feature = "mysql")]
+mod tailing;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod watermark;
 #[cfg(any(feature = "aws", feature = "rabbitmq"))]

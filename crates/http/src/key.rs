@@ -304,4 +304,21 @@ mod tests {
         let parts: IdempotencyKey = "a".parse().unwrap();
         assert_ne!(glued.child("c"), parts.child("bc"));
     }
+
+    /// A key is what a client sent, and nothing else is let through.
+    #[test]
+    fn any_line_is_a_key_or_refused() {
+        let examples =
+            ["abc", "\"abc\";p=1", r#""a\"b\\c""#, "0190b6e8-7a3c-7def-8000-0123456789ab"];
+        semel_testkit::fuzz::fuzz(&examples, |line| {
+            let Ok(value) = HeaderValue::from_bytes(line) else { return };
+            for quoted_only in [false, true] {
+                let syntax = KeySyntax { quoted_only, ..LENIENT };
+                if let Ok(Some(key)) = read(syntax, &[value.as_bytes()]) {
+                    assert!((1..=IdempotencyKey::MAX_BYTES).contains(&key.len()));
+                    assert!(key.bytes().all(|byte| byte.is_ascii_graphic()), "{key:?}");
+                }
+            }
+        });
+    }
 }

@@ -9,6 +9,7 @@
 //! | [`services`] | where the servers are that tests need |
 //! | [`proxy`] | a TCP proxy that cuts connections and loses replies |
 //! | [`faults`] | things that go wrong, by a seed |
+//! | [`fuzz`] | examples, changed at random |
 //! | [`clock`] | a clock that follows tokio's, which can be paused |
 //!
 //! A backend's test is one type that implements [`probe::Probe`] and the probe of each contract the
@@ -52,6 +53,7 @@
 
 pub mod clock;
 pub mod faults;
+pub mod fuzz;
 pub mod probe;
 pub mod proxy;
 pub mod services;

@@ -47,6 +47,7 @@ mod settle;
 mod shares;
 mod statement;
 mod store;
+mod tail;
 mod view;
 
 pub use admin::MysqlAdmin;
@@ -60,5 +61,6 @@ pub use poll::MysqlSource;
 pub use schema::{SchemaStatus, drop_sql, migrate, schema_sql, status};
 pub use statement::append_statement;
 pub use store::MysqlStore;
+pub use tail::Tailing;
 
 pub use sqlx::{MySql, MySqlPool, Transaction};

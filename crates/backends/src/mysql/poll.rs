@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use futures_util::future::BoxFuture;
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, select};
 use semel_core::coordination::Share;
 use semel_core::{
     Batch, Failure, Guarantees, Holding, Limit, Settlement, Source, Timestamp, Topic,
@@ -20,6 +21,7 @@ use super::row::as_micros;
 use super::schema;
 use super::shares;
 use super::store::{MysqlStore, timestamp};
+use super::tail::{Tail, Tailing, tail};
 use crate::watermark::{Frontier, Watermark};
 
 /// The outbox as a source for one pipeline. Made by [`MysqlStore::source`], or for one share of a
@@ -68,6 +70,8 @@ pub struct MysqlSource {
     pub(super) recorded_at: Option<Timestamp>,
     /// How large an event is, about: so that no more is asked for than there is room for.
     pub(super) average: usize,
+    /// What tells of commits, if it is not only looked for them.
+    tail: Option<Tail>,
 }
 
 /// The longest name of a pipeline.
@@ -184,8 +188,23 @@ impl MysqlSource {
             passing: Passing::default(),
             recorded_at: None,
             average: 1024,
+            tail: None,
             store,
         })
+    }
+
+    /// Lets the log tell of commits.
+    pub(super) async fn follow_log(mut self, tailing: Tailing) -> Result<Self, Failure> {
+        let mut tail = tail(&self.pipeline, tailing, self.store.pool());
+        tail.begin().await?;
+        self.tail = Some(tail);
+        Ok(self)
+    }
+
+    /// Whether the log tells of commits at present; otherwise they are only looked for.
+    #[must_use]
+    pub fn is_tailing(&self) -> bool {
+        self.tail.as_ref().is_some_and(|tail| tail.session().is_some())
     }
 
     pub(super) fn parking(&self) -> Parking<'_> {
@@ -202,6 +221,36 @@ impl MysqlSource {
             .await
             .map_err(failure("look who owns the pipeline"))
             .map(|row| row.is_some())
+    }
+
+    /// Looks until there is something, or nothing more.
+    async fn read(&mut self, limit: Limit) -> Result<Batch, Failure> {
+        loop {
+            let Some(agenda) = self.look().await? else {
+                return Ok(Batch::default());
+            };
+            // Nothing is changed in memory before the last await, so that a dropped call has not
+            // handed anything out.
+            let mut round = Round::new(limit);
+            if agenda.something_is_new {
+                round.more = number_committed(&self.store, limit.events).await?;
+            }
+            if agenda.something_is_due {
+                self.collect_parked(&mut round).await?;
+            }
+            self.collect_log(&mut round).await?;
+            if self.put_aside(&round).await? {
+                self.collect_parked(&mut round).await?;
+            }
+            let more = round.more;
+            let deliveries = self.hand_out(round);
+            if deliveries.is_empty() {
+                self.show_passing().await?;
+            }
+            if !deliveries.is_empty() || !more {
+                return Ok(Batch { deliveries, more, next_due: agenda.next_retry });
+            }
+        }
     }
 
     /// Whether this source is the owner still, and what there is to do.
@@ -277,42 +326,29 @@ impl Source for MysqlSource {
 
     async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
         self.changes.borrow_and_update();
-        loop {
-            let Some(agenda) = self.look().await? else {
-                return Ok(Batch::default());
-            };
-            // Nothing is changed in memory before the last await, so that a dropped call has not
-            // handed anything out.
-            let mut round = Round::new(limit);
-            if agenda.something_is_new {
-                round.more = number_committed(&self.store, limit.events).await?;
-            }
-            if agenda.something_is_due {
-                self.collect_parked(&mut round).await?;
-            }
-            self.collect_log(&mut round).await?;
-            if self.put_aside(&round).await? {
-                self.collect_parked(&mut round).await?;
-            }
-            let more = round.more;
-            let deliveries = self.hand_out(round);
-            if deliveries.is_empty() {
-                self.show_passing().await?;
-            }
-            if !deliveries.is_empty() || !more {
-                return Ok(Batch { deliveries, more, next_due: agenda.next_retry });
-            }
+        let Some(tail) = &mut self.tail else { return self.read(limit).await };
+        let rings = tail.looking()?;
+        let before = self.watermark.read();
+        let batch = self.read(limit).await?;
+        let found = self.watermark.read() > before;
+        if let Some(tail) = &mut self.tail {
+            tail.found(rings, found, !batch.more);
         }
+        Ok(batch)
     }
 
     fn wakeup(&mut self) -> BoxFuture<'static, ()> {
         let mut changes = self.changes.clone();
-        Box::pin(async move {
+        let changed = Box::pin(async move {
             // An error means that the store is gone; then nothing will come any more.
             if changes.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
-        })
+        });
+        match self.tail.as_ref().and_then(Tail::news) {
+            Some(news) => Box::pin(select(changed, news).map(drop)),
+            None => changed,
+        }
     }
 
     async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
@@ -320,6 +356,9 @@ impl Source for MysqlSource {
     }
 
     async fn close(&mut self) {
+        if let Some(tail) = &mut self.tail {
+            tail.close();
+        }
         self.passing.is_over();
         if let Err(failure) = self.show_passing().await {
             tracing::debug!(%failure, "a successor reads the events of other shares again");

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::coordination::MysqlMember;
 use super::error::failure;
+use super::tail::{self, Tailing};
 use super::{MysqlAdmin, MysqlInbox, MysqlKeys, MysqlOutbox, MysqlSource, schema};
 use crate::mapped::Airspace;
 
@@ -121,6 +122,40 @@ impl MysqlStore {
     /// As of [`source_share`](Self::source_share), of which this is the only share.
     pub async fn source(&self, pipeline: &str) -> Result<MysqlSource, Failure> {
         self.source_share(pipeline, Share::WHOLE).await
+    }
+
+    /// The same, and the binary log tells of commits, so that it need not wait for its next look.
+    ///
+    /// The rows are read from the table in any case: what the log does not tell is found a little
+    /// later. It needs `binlog_format = ROW` and a user with REPLICATION SLAVE and REPLICATION CLIENT,
+    /// and takes one connection.
+    ///
+    /// # Errors
+    /// As of [`source`](Self::source), and `Misconfigured` when it is required and the server does
+    /// not allow it.
+    ///
+    /// ```no_run
+    /// use semel_backends::mysql::{MysqlConfig, Tailing};
+    ///
+    /// # async fn run() -> Result<(), semel_core::Failure> {
+    /// let store = MysqlConfig::new("mysql://shop:secret@localhost/shop")?.connect().await?;
+    /// let source = store.tailing_source("orders", Tailing::WherePossible).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn tailing_source(
+        &self,
+        pipeline: &str,
+        tailing: Tailing,
+    ) -> Result<MysqlSource, Failure> {
+        self.source(pipeline).await?.follow_log(tailing).await
+    }
+
+    /// Whether the log tells a relay of the pipeline of this name of new events, in any process.
+    ///
+    /// # Errors
+    /// `Unavailable` when the server cannot be reached.
+    pub async fn is_tailed(&self, pipeline: &str) -> Result<bool, Failure> {
+        tail::is_tailed(&self.pool, pipeline).await
     }
 
     /// One share of the pipeline of this name as a source, taking it over from any other owner of

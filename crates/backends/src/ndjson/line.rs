@@ -136,4 +136,18 @@ mod tests {
         assert!(line.contains("\"payload_base64\":\"eyJoYWxmIjog\""), "{line}");
         assert!(!line.contains("\"payload\":"), "{line}");
     }
+
+    /// One event is one line of JSON, whatever its payload is and says it is.
+    #[test]
+    fn any_payload_is_one_line() {
+        let examples = ["{\"a\":1}", "{ \"a\" :\n 1.50 }", "\"\u{2028}\"", "[1e999]", "text"];
+        semel_testkit::fuzz::fuzz(&examples, |payload| {
+            for content_type in ["application/json", "text/plain"] {
+                let event = event().with_bytes(content_type, payload.to_vec());
+                let text = line(event);
+                assert_eq!(text.matches('\n').count(), 1, "{text}");
+                serde_json::from_str::<serde::de::IgnoredAny>(&text).unwrap();
+            }
+        });
+    }
 }

@@ -142,4 +142,15 @@ mod tests {
         assert_eq!(Stamp::from_wire(i64::MIN).0, Timestamp::MIN);
         assert_eq!(Stamp::from_wire(0).0.to_string(), "2000-01-01T00:00:00Z");
     }
+
+    #[test]
+    fn any_text_is_a_snapshot_or_none() {
+        semel_testkit::fuzz::fuzz_text(&["1:1:", "10:20:10,14,19"], |text| {
+            if let Ok(snapshot) = text.parse::<Snapshot>() {
+                let again: Snapshot = snapshot.to_string().parse().unwrap();
+                assert_eq!(again.to_string(), snapshot.to_string());
+                (snapshot.contains(0), snapshot.contains(u32::MAX));
+            }
+        });
+    }
 }

@@ -14,6 +14,7 @@ mod set_up;
 mod shares;
 mod storm;
 mod suites;
+mod tail;
 
 use std::thread;
 

@@ -12,8 +12,8 @@ use semel_testkit::workload::{number, retry};
 
 use super::database;
 
-const WRITERS: u64 = 8;
-const LANES: u64 = 12;
+pub(super) const WRITERS: u64 = 8;
+pub(super) const LANES: u64 = 12;
 const STORM: Duration = Duration::from_secs(4);
 
 /// Numbers that look random.
@@ -30,7 +30,12 @@ impl Dice {
 
 /// Changes some aggregates under their locks, with an event for each new version; sometimes slowly,
 /// sometimes in vain.
-async fn write(store: MysqlStore, seed: u64, stop: Arc<AtomicBool>, written: Arc<AtomicU64>) {
+pub(super) async fn write(
+    store: MysqlStore,
+    seed: u64,
+    stop: Arc<AtomicBool>,
+    written: Arc<AtomicU64>,
+) {
     let mut dice = Dice(seed);
     while !stop.load(Ordering::Relaxed) {
         let mut tx = store.begin().await.unwrap();
@@ -104,7 +109,7 @@ async fn relay(
 }
 
 /// Every version of every aggregate, once and in order.
-fn check(pipeline: &str, delivered: &[Event], written: u64) {
+pub(super) fn check(pipeline: &str, delivered: &[Event], written: u64) {
     let mut versions: HashMap<&str, u64> = HashMap::new();
     for event in delivered {
         let version = versions.entry(&event.aggregate_id).or_default();

@@ -85,7 +85,7 @@ pub(super) fn read_source(section: &mut Section<'_>) -> Option<Source> {
                 section.wrong("notify", &why);
             }
             if mode == Mode::Tail && (!kind.tails || mapping.is_some()) {
-                section.wrong("mode", "only PostgreSQL's own outbox can be tailed");
+                section.wrong("mode", "only the outbox of PostgreSQL and of MySQL can be tailed");
             }
             Some(Source { kind, url, mapping, mode, notify, poll_interval, batch })
         }

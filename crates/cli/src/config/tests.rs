@@ -246,7 +246,7 @@ fn single_mistakes_say_what_to_write() {
         ),
         (
             source("mode = \"tail\""),
-            "f:3  [source.orders] mode: only PostgreSQL's own outbox can be tailed",
+            "f:3  [source.orders] mode: only the outbox of PostgreSQL and of MySQL can be tailed",
         ),
         (source("bacth = 1"), "f:3  [source.orders] has no key \"bacth\"; did you mean \"batch\"?"),
     ];
@@ -436,4 +436,34 @@ fn check_examples(page: &str) -> usize {
         }
     }
     examples.len()
+}
+
+/// Whatever is written there: it is a configuration, or it is said what is wrong and where.
+#[test]
+fn no_text_is_too_strange() {
+    let full = format!(
+        "{SMALLEST}topic = \"{{aggregate_type|kebab}}.events\"
+retry = {{ schedule = [\"0s\", \"3s\"], attempts = 4, on_dead = \"skip\" }}
+event_types = [\"Order*\"]
+[limits]
+in_flight_events = 1000
+[retention]
+keep = \"7d\"
+[source.classic]
+url = \"postgres://me:secret@db/shop?sslmode=require\"
+mode = \"auto\"
+table = \"outbox\"
+columns = {{ preset = \"debezium\", payload = \"body\" }}
+[sink.\"a b\"]
+type = \"webhook\"
+url = \"https://example.com/${{PATH:-x}}\"
+"
+    );
+    parse(&full).unwrap();
+    semel_testkit::fuzz::fuzz_text(&[SMALLEST, &full], |text| {
+        if let Err(mistakes) = parse(text) {
+            let lines = mistakes.at_lines_of("f");
+            assert!(!lines.is_empty());
+        }
+    });
 }

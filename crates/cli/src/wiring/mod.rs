@@ -120,7 +120,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         grants: semel_backends::mysql::grants_sql,
         notifies: false,
         divides: true,
-        tails: false,
+        tails: true,
         connect: |url, _| Box::pin(connect_mysql(url)),
     },
 ];
@@ -395,8 +395,20 @@ implement_database!(
 #[cfg(feature = "mysql")]
 implement_database!(
     semel_backends::mysql::MysqlStore,
-    store, pipeline, share, _mode => store.source_share(pipeline, share).await?,
-    deaf(store), silent(store, pipeline)
+    store, pipeline, share, mode => {
+        use semel_backends::mysql::Tailing;
+        match mode {
+            Mode::Auto if share == Share::WHOLE => {
+                store.tailing_source(pipeline, Tailing::WherePossible).await?
+            }
+            Mode::Tail => {
+                undivided(share)?;
+                store.tailing_source(pipeline, Tailing::Required).await?
+            }
+            Mode::Auto | Mode::Poll => store.source_share(pipeline, share).await?,
+        }
+    },
+    deaf(store), store.is_tailed(pipeline).await
 );
 
 /// The configuration has refused it already.

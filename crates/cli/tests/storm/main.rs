@@ -87,16 +87,30 @@ async fn one_relay_killed_every_two_seconds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tailing_relay_is_killed_and_cut_off_from_its_log() {
     const CUT: &str = "select pg_terminate_backend(active_pid) from pg_replication_slots";
-    let Some((server, mut relays, writers)) = begin_in("auto", Service::Postgres, LEADER, 1).await
-    else {
+    const DROP: &str = "drop publication if exists semel_outbox";
+    cut_off_from_the_log(Service::Postgres, CUT, DROP).await;
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tailing_relay_is_killed_and_cut_off_from_its_log_on_mysql() {
+    const CUT: &str = "BEGIN NOT ATOMIC FOR dump IN \
+            (SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%') \
+        DO EXECUTE IMMEDIATE concat('KILL ', dump.id); END FOR; END";
+    const PURGE: &str = "FLUSH BINARY LOGS; PURGE BINARY LOGS BEFORE now() + INTERVAL 1 HOUR";
+    cut_off_from_the_log(Service::Mysql, CUT, PURGE).await;
+}
+
+async fn cut_off_from_the_log(service: Service, cut: &'static str, spoil: &'static str) {
+    let Some((server, mut relays, writers)) = begin_in("auto", service, LEADER, 1).await else {
         return;
     };
     let (began, mut kills, mut round) = (Instant::now(), 0, 0);
     while began.elapsed() < storm() * 2 {
         sleep(Duration::from_millis(1_500)).await;
         match round % 6 {
-            0 | 2 => relays.run_sql(CUT).await,
-            1 => relays.run_sql("drop publication if exists semel_outbox").await,
+            0 | 2 => relays.run_sql(cut).await,
+            1 => relays.run_sql(spoil).await,
             4 => {
                 server.kill();
                 server.restart();

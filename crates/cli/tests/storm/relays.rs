@@ -133,7 +133,7 @@ impl Relays {
 
     /// Runs SQL as somebody else.
     pub(crate) async fn run_sql(&self, sql: &'static str) {
-        let mut connection = sqlx::PgConnection::connect(&self.url).await.unwrap();
+        let mut connection = AnyConnection::connect(&self.url).await.unwrap();
         sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
     }
 

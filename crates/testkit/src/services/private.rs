@@ -33,8 +33,25 @@ impl Private {
     /// When its programs are there and it does not start, or when `CI` is `true` and it is missing.
     #[must_use]
     pub fn start(service: Service) -> Option<Self> {
+        Self::start_with(service, &[])
+    }
+
+    /// The same, with further options at the end of its command line.
+    ///
+    /// ```no_run
+    /// # use semel_testkit::services::{Private, Service};
+    /// let server = Private::start_with(Service::Mysql, &["--skip-log-bin"]);
+    /// ```
+    ///
+    /// # Panics
+    /// As [`start`](Self::start) does.
+    #[must_use]
+    pub fn start_with(service: Service, options: &[&str]) -> Option<Self> {
         let folder = readable_folder().expect("a folder for the server");
-        let started = run(service, "start", folder.path());
+        let started = command(service, "start", folder.path())
+            .env("SEMEL_SERVER_OPTIONS", options.join(" "))
+            .output()
+            .expect("scripts/server runs");
         let warning = String::from_utf8_lossy(&started.stderr).into_owned();
         if warning.contains("is missing") {
             report_missing(service.as_str(), warning.trim());
@@ -86,13 +103,14 @@ impl Drop for Private {
 }
 
 fn run(service: Service, action: &str, folder: &Path) -> Output {
+    command(service, action, folder).output().expect("scripts/server runs")
+}
+
+fn command(service: Service, action: &str, folder: &Path) -> Command {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/server");
-    Command::new(script)
-        .args([service.as_str(), action])
-        .arg(folder)
-        .env_remove(service.variable())
-        .output()
-        .expect("scripts/server runs")
+    let mut command = Command::new(script);
+    command.args([service.as_str(), action]).arg(folder).env_remove(service.variable());
+    command
 }
 
 /// Some servers run as a user of their own, who must be able to enter the folder.

@@ -383,4 +383,17 @@ mod tests {
             assert_eq!(parse(key), None, "{key}");
         }
     }
+
+    /// The topic may hold records of somebody else.
+    #[test]
+    fn any_record_is_read_or_passed() {
+        let key = written(&journal(1, 3), Kind::Live, 12, &[EventId::now()]).0;
+        let examples = [key, mark((0, 1)), "4294967295-of-4294967295 old 7".into()];
+        semel_testkit::fuzz::fuzz(&examples, |record| {
+            if let Some((share, _)) = parse(&String::from_utf8_lossy(record)) {
+                assert!(matches!(parse(&mark(share)), Some((same, What::End)) if same == share));
+            }
+            assert_eq!(decode(record).count(), record.len() / 16);
+        });
+    }
 }

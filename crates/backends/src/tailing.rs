@@ -1,0 +1,270 @@
+//! Whether a source hears of commits from the server's log, or only looks for them.
+//!
+//! Whatever the log is, the source polls until it has caught up, opens a session with the log beside
+//! that, and polls again when the session ends. Each change is one line, one count and a gauge.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use metrics::{Gauge, counter, gauge};
+use semel_core::{Failure, Fault, telemetry};
+use tokio::task::{JoinError, JoinHandle};
+
+/// Whether a source hears of commits from the log.
+///
+/// ```
+/// # use semel_backends::mysql::Tailing;
+/// assert_ne!(Tailing::WherePossible, Tailing::Required);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tailing {
+    /// If the server allows it; otherwise it polls, and tries again from time to time.
+    WherePossible,
+    /// It is a fault of the set-up if the server does not allow it. During an outage it polls.
+    Required,
+}
+
+/// A session with the log. The log is let go of when this is dropped.
+pub(crate) trait Session: Send + Sync + 'static {
+    /// Why nothing more will be heard.
+    fn ended(&self) -> Option<Failure>;
+
+    /// Resolves when another look is worth it.
+    fn news(&self) -> BoxFuture<'static, ()>;
+}
+
+/// Opens a session.
+type Opener<S> = Box<dyn Fn() -> BoxFuture<'static, Result<S, Failure>> + Send + Sync>;
+
+/// The ear of one source.
+pub(crate) struct Tail<S> {
+    pipeline: String,
+    tailing: Tailing,
+    opener: Opener<S>,
+    phase: Phase<S>,
+    /// How long to leave the server alone after something went wrong.
+    pause: Duration,
+    /// Why it polls, as was told; none while it has not polled for any reason but its beginning.
+    told: Option<&'static str>,
+    /// Whether the last look found all there was.
+    caught_up: bool,
+    up: Up,
+}
+
+enum Phase<S> {
+    /// Until then at least.
+    Polling(Instant),
+    Opening(JoinHandle<Result<S, Failure>>),
+    /// Since then.
+    Hearing {
+        session: S,
+        since: Instant,
+        late: Late,
+    },
+}
+
+/// Looks in a row that found events before the log told of them: how many, and since when.
+#[derive(Debug, Default)]
+struct Late {
+    looks: u32,
+    since: Option<Instant>,
+}
+
+impl Late {
+    const LOOKS: u32 = 20;
+    const TIME: Duration = Duration::from_secs(5);
+
+    /// One more; says whether the log is of no use.
+    fn again(&mut self) -> bool {
+        self.looks += 1;
+        let since = self.since.get_or_insert_with(Instant::now);
+        self.looks >= Self::LOOKS && since.elapsed() >= Self::TIME
+    }
+}
+
+impl<S: Session> Tail<S> {
+    /// A drain, which ends when there is nothing more, needs no session.
+    const FIRST: Duration = Duration::from_millis(250);
+    const PAUSE: Duration = Duration::from_millis(250);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+    /// How long an opening source waits for a fault of the set-up to show.
+    const OPENING: Duration = Duration::from_secs(5);
+
+    pub(crate) fn new(pipeline: &str, tailing: Tailing, opener: Opener<S>) -> Self {
+        Self {
+            up: Up::new(pipeline),
+            pipeline: pipeline.to_owned(),
+            tailing,
+            opener,
+            phase: Phase::Polling(Instant::now() + Self::FIRST),
+            pause: Self::PAUSE,
+            told: None,
+            caught_up: false,
+        }
+    }
+
+    /// Opens the session now if it is required, and waits a while for it.
+    ///
+    /// # Errors
+    /// `Misconfigured` when the server does not allow what is required.
+    pub(crate) async fn begin(&mut self) -> Result<(), Failure> {
+        if self.tailing == Tailing::WherePossible {
+            return Ok(());
+        }
+        let mut opening = tokio::spawn((self.opener)());
+        if let Ok(opened) = tokio::time::timeout(Self::OPENING, &mut opening).await {
+            return self.opened(flat(opened));
+        }
+        self.phase = Phase::Opening(opening);
+        Ok(())
+    }
+
+    /// Goes on to the next phase if it is time.
+    ///
+    /// # Errors
+    /// `Misconfigured` when the server does not allow what is required.
+    pub(crate) fn tend(&mut self) -> Result<(), Failure> {
+        match &mut self.phase {
+            Phase::Polling(until) => {
+                if self.caught_up && Instant::now() >= *until {
+                    self.phase = Phase::Opening(tokio::spawn((self.opener)()));
+                }
+            }
+            Phase::Opening(opening) => {
+                if let Some(opened) = opening.now_or_never() {
+                    return self.opened(flat(opened));
+                }
+            }
+            Phase::Hearing { session, .. } => {
+                if let Some(failure) = session.ended() {
+                    return self.poll(failure);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A look ended: whether it found something, whether the log had told so, and whether there is
+    /// no more.
+    pub(crate) fn looked(&mut self, found: bool, was_told: bool, caught_up: bool) {
+        self.caught_up = caught_up;
+        let Phase::Hearing { late, .. } = &mut self.phase else { return };
+        if was_told {
+            *late = Late::default();
+        } else if found && late.again() {
+            // Not an error, whatever the source needs: it looks often enough by itself.
+            self.pause = Self::LONGEST_PAUSE;
+            self.fall_back(&behind());
+        }
+    }
+
+    /// What it listens to, if it does.
+    pub(crate) fn session(&self) -> Option<&S> {
+        match &self.phase {
+            Phase::Hearing { session, .. } => Some(session),
+            _ => None,
+        }
+    }
+
+    /// Lets go of the log.
+    pub(crate) fn close(&mut self) {
+        self.end_phase();
+        self.phase = Phase::Polling(Instant::now() + Self::LONGEST_PAUSE);
+    }
+
+    fn opened(&mut self, opened: Result<S, Failure>) -> Result<(), Failure> {
+        let session = match opened {
+            Ok(session) => session,
+            Err(failure) => return self.poll(failure),
+        };
+        self.phase = Phase::Hearing { session, since: Instant::now(), late: Late::default() };
+        self.told = None;
+        self.up.turns(true);
+        tracing::info!(pipeline = self.pipeline, "tailing: the log tells of new events");
+        Ok(())
+    }
+
+    fn poll(&mut self, failure: Failure) -> Result<(), Failure> {
+        if self.tailing == Tailing::Required && failure.fault() == Fault::Misconfigured {
+            self.close();
+            return Err(failure);
+        }
+        self.fall_back(&failure);
+        Ok(())
+    }
+
+    fn fall_back(&mut self, failure: &Failure) {
+        if let Phase::Hearing { since, .. } = &self.phase
+            && since.elapsed() > Self::LONGEST_PAUSE
+        {
+            self.pause = Self::PAUSE;
+        }
+        if self.told != Some(failure.code()) {
+            let fix = failure.fix().unwrap_or_default();
+            let code = failure.code();
+            tracing::info!(pipeline = self.pipeline, code, fix, "polling: {failure}");
+            self.told = Some(code);
+        }
+        self.end_phase();
+        self.phase = Phase::Polling(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).min(Self::LONGEST_PAUSE);
+    }
+}
+
+impl<S> Tail<S> {
+    fn end_phase(&mut self) {
+        match &self.phase {
+            Phase::Hearing { .. } => self.up.turns(false),
+            Phase::Opening(opening) => opening.abort(),
+            Phase::Polling(_) => {}
+        }
+    }
+}
+
+impl<S> Drop for Tail<S> {
+    fn drop(&mut self) {
+        self.end_phase();
+    }
+}
+
+impl<S> fmt::Debug for Tail<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tail").field("pipeline", &self.pipeline).finish_non_exhaustive()
+    }
+}
+
+fn flat<S>(opened: Result<Result<S, Failure>, JoinError>) -> Result<S, Failure> {
+    opened.unwrap_or_else(|error| {
+        Err(Failure::unavailable("E-TAIL-LOST", format!("cannot tail the log: {error}")))
+    })
+}
+
+/// Not an error: the load is better polled for.
+fn behind() -> Failure {
+    let what = "events are found by looking sooner than the log tells of them";
+    Failure::unavailable("E-TAIL-BEHIND", what)
+}
+
+/// The numbers of it.
+struct Up {
+    pipeline: String,
+    tailing: Gauge,
+}
+
+impl Up {
+    fn new(pipeline: &str) -> Self {
+        let pipeline = pipeline.to_owned();
+        let tailing = gauge!(telemetry::SOURCE_TAILING.name, "pipeline" => pipeline.clone());
+        tailing.set(0.0);
+        Self { pipeline, tailing }
+    }
+
+    fn turns(&self, up: bool) {
+        self.tailing.set(if up { 1.0 } else { 0.0 });
+        let to = if up { "tail" } else { "poll" };
+        let labels = [("pipeline", self.pipeline.clone()), ("to", to.to_owned())];
+        counter!(telemetry::SOURCE_HANDOVERS.name, &labels).increment(1);
+    }
+}
