@@ -30,7 +30,7 @@ fn codes_below(folder: &Path, codes: &mut BTreeSet<String>) {
             codes_below(&path, codes);
         } else if path.file_name().is_some_and(|name| name != "tests.rs") {
             let text = fs::read_to_string(&path).unwrap();
-            let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+            let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
             let lines = product.lines().filter(|line| !line.trim_start().starts_with("//"));
             let strings = lines.flat_map(|line| line.split('"').skip(1).step_by(2));
             let is_code = |text: &&str| {

@@ -37,6 +37,8 @@ fn run(arguments: &Arguments) -> Result<Exit, Problem> {
             Command::Check(options) => commands::check::run(options).await,
             Command::Grants(options) => commands::grants::run(options).await,
             Command::Relay(options) => commands::relay::run(options).await,
+            #[cfg(feature = "proxy")]
+            Command::Proxy(options) => commands::proxy::run(options).await,
             Command::Status(options) => commands::status::run(options).await,
             Command::Events(command) => commands::events::run(command).await,
             Command::Dead(command) => commands::dead::run(command).await,

@@ -81,8 +81,14 @@ metrics! {
         "Handler calls that failed, by fault.";
     IDEMPOTENCY_REQUESTS, Counter, "semel_idempotency_requests_total", ["outcome"],
         "Requests that have or need an idempotency key, by outcome; each is counted once.";
+    IDEMPOTENCY_OBSERVED, Counter, "semel_idempotency_observed_total", ["outcome"],
+        "Requests with an idempotency key that were only observed, by what would have been done.";
     IDEMPOTENCY_RUNNING, Gauge, "semel_idempotency_running_operations", [],
         "Operations under an idempotency key that run now.";
+    PROXY_REQUESTS, Counter, "semel_proxy_requests_total", ["class"],
+        "Requests the proxy answered, by the first digit of the status.";
+    PROXY_UPSTREAM_FAILED, Counter, "semel_proxy_upstream_failed_total", ["how"],
+        "Requests the upstream did not answer: unreachable, timeout or lost.";
 }
 
 #[cfg(test)]

@@ -117,6 +117,10 @@ where
     let (mut parts, body) = response.into_parts();
     let verdict = parts.extensions.remove::<Verdict>();
     let keep = parts.extensions.remove::<Retention>().map_or(policy.rules.keep, |own| own.0);
+    if verdict == Some(Verdict::Unknown) {
+        let settlement = Settlement::unknown(&policy.rules);
+        return (Response::from_parts(parts, body.into()), settlement);
+    }
     if !policy.keeps(verdict, parts.status) {
         return (Response::from_parts(parts, body.into()), Settlement::Release);
     }

@@ -196,11 +196,11 @@ where
             (None, after_panic(&job.rules))
         }
     };
-    let ending = settlement.ending();
+    let when_settled = settlement.outcome();
     let fate = engine.settle(job, held, settlement).await;
     match result {
         Some(result) => {
-            tally.is(outcome(ending, &fate));
+            tally.is(outcome(when_settled, &fate));
             Ended::Returned(result, fate)
         }
         None => {
@@ -217,12 +217,10 @@ fn after_panic(rules: &Rules) -> Settlement {
     }
 }
 
-fn outcome(ending: Option<Ending>, fate: &Fate) -> Outcome {
-    match (fate, ending) {
-        (Fate::Settled, None) => Outcome::Released,
-        (Fate::Settled, Some(Ending::NotRetained)) => Outcome::NotRetained,
-        (Fate::Settled, Some(_)) => Outcome::Executed,
-        (Fate::NotStored, _) => Outcome::NotStored,
-        (Fate::Fenced | Fate::Superseded(_), _) => Outcome::Fenced,
+fn outcome(when_settled: Outcome, fate: &Fate) -> Outcome {
+    match fate {
+        Fate::Settled => when_settled,
+        Fate::NotStored => Outcome::NotStored,
+        Fate::Fenced | Fate::Superseded(_) => Outcome::Fenced,
     }
 }

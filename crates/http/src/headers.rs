@@ -10,6 +10,13 @@ pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// large, or streamed).
 pub const STATUS: HeaderName = HeaderName::from_static("idempotency-status");
 
+/// Which attempt a request is; the proxy sets it on what it sends upstream.
+pub const ATTEMPT: HeaderName = HeaderName::from_static("idempotency-attempt");
+
+/// The token of an attempt: greater than that of every earlier one under the same key. The proxy
+/// sets it on what it sends upstream.
+pub const FENCE: HeaderName = HeaderName::from_static("idempotency-fence");
+
 const ALLOWED: [HeaderName; 12] = [
     header::CACHE_CONTROL,
     header::CONTENT_DISPOSITION,

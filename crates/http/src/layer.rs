@@ -27,19 +27,30 @@ use crate::service::IdempotencyService;
 pub struct IdempotencyLayer {
     engine: Engine,
     policy: Arc<Policy>,
+    observing: bool,
 }
 
 impl IdempotencyLayer {
     /// Keeps keys in this store, by this policy.
     #[must_use]
     pub fn new(store: Arc<dyn IdempotencyStore>, policy: Policy) -> Self {
-        Self { engine: Engine::new(store), policy: Arc::new(policy) }
+        Self { engine: Engine::new(store), policy: Arc::new(policy), observing: false }
     }
 
     /// The same store and leases, for routes with another policy.
     #[must_use]
     pub fn with_policy(&self, policy: Policy) -> Self {
-        Self { engine: self.engine.clone(), policy: Arc::new(policy) }
+        Self { policy: Arc::new(policy), ..self.clone() }
+    }
+
+    /// Lets every request through, and only says in the log and in a metric what would have been
+    /// done with it: to be tried in front of a service before it is relied on.
+    ///
+    /// What is seen is remembered under other names than in earnest, without any response.
+    #[must_use]
+    pub fn observing(mut self) -> Self {
+        self.observing = true;
+        self
     }
 
     /// Resolves when no handler with a key runs and every result is stored. Handlers go on after
@@ -54,6 +65,7 @@ impl<S> Layer<S> for IdempotencyLayer {
     type Service = IdempotencyService<S>;
 
     fn layer(&self, inner: S) -> IdempotencyService<S> {
-        IdempotencyService::new(inner, self.engine.clone(), Arc::clone(&self.policy))
+        let (engine, policy) = (self.engine.clone(), Arc::clone(&self.policy));
+        IdempotencyService { inner, engine, policy, observing: self.observing }
     }
 }

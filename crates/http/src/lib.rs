@@ -66,6 +66,7 @@
 //! - `axum`: the whole path of a nested router is part of the key, and [`Attempt`] is an extractor.
 //!   Without it, a layer *inside* a nested router does not see the prefix that was cut off.
 //! - `client`: module `client`, a reqwest client that repeats a call under one key.
+//! - `proxy`: module `proxy`, the same in front of a service in any language.
 
 mod attempt;
 mod body;
@@ -80,8 +81,11 @@ pub mod headers;
 mod key;
 mod layer;
 mod lease;
+mod observe;
 mod policy;
 pub mod problem;
+#[cfg(feature = "proxy")]
+pub mod proxy;
 mod record;
 mod run;
 mod scope;

@@ -261,7 +261,7 @@ impl Policy {
     pub(crate) fn keeps(&self, verdict: Option<Verdict>, status: StatusCode) -> bool {
         match verdict {
             Some(Verdict::Final) => true,
-            Some(Verdict::Retryable | Verdict::NotStarted) => false,
+            Some(Verdict::Retryable | Verdict::NotStarted | Verdict::Unknown) => false,
             None => (self.keeps)(status),
         }
     }

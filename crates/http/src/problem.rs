@@ -99,6 +99,11 @@ pub(crate) enum Problem {
 const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 
 impl Problem {
+    /// What it is called in the documentation.
+    pub(crate) fn name(&self) -> &'static str {
+        self.facts().0
+    }
+
     /// Name, status and title.
     fn facts(&self) -> (&'static str, u16, &'static str) {
         match self {

@@ -29,15 +29,10 @@ use crate::tally::{Outcome, Tally};
 /// Requests without a key pass through untouched.
 #[derive(Clone)]
 pub struct IdempotencyService<S> {
-    inner: S,
-    engine: Engine,
-    policy: Arc<Policy>,
-}
-
-impl<S> IdempotencyService<S> {
-    pub(crate) fn new(inner: S, engine: Engine, policy: Arc<Policy>) -> Self {
-        Self { inner, engine, policy }
-    }
+    pub(crate) inner: S,
+    pub(crate) engine: Engine,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) observing: bool,
 }
 
 impl<S, B, R> Service<Request<B>> for IdempotencyService<S>
@@ -64,8 +59,14 @@ where
         // The one that was made ready goes with the request; a clone takes its place.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
-        let service = Self { inner, engine: self.engine.clone(), policy: Arc::clone(&self.policy) };
-        ResponseFuture { state: State::Keyed { future: Box::pin(service.answer(request)) } }
+        let (engine, policy) = (self.engine.clone(), Arc::clone(&self.policy));
+        let service = Self { inner, engine, policy, observing: self.observing };
+        let future: BoxFuture<'static, _> = if self.observing {
+            Box::pin(service.observe(request))
+        } else {
+            Box::pin(service.answer(request))
+        };
+        ResponseFuture { state: State::Keyed { future } }
     }
 }
 

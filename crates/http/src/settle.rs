@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use semel_core::idempotency::{Claim, Ending, Record, Stored, Token};
+use semel_core::idempotency::{AfterCrash, Claim, Ending, Record, Rules, Stored, Token};
 use semel_core::{Failure, Holding};
 use tokio::time::{Instant, sleep};
 use tracing::Instrument;
 
 use crate::engine::{Engine, Job};
 use crate::lease::Held;
+use crate::tally::Outcome;
 
 /// What to keep of an operation.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub(crate) enum Settlement {
     },
     /// Nothing: the next caller runs it.
     Release,
+    /// Only that it was tried: the next caller runs it, as the next attempt.
+    Abandon,
 }
 
 impl Settlement {
@@ -28,10 +31,21 @@ impl Settlement {
         Self::Keep { ending, record: Stored::record(ending, payload), keep }
     }
 
-    pub(crate) fn ending(&self) -> Option<Ending> {
+    /// What follows when nobody knows whether the operation took effect.
+    pub(crate) fn unknown(rules: &Rules) -> Self {
+        match rules.after_crash {
+            AfterCrash::RunAgain => Self::Abandon,
+            AfterCrash::Uncertain => Self::keep(Ending::Uncertain, Vec::new(), rules.keep),
+        }
+    }
+
+    /// What is counted once it is done.
+    pub(crate) fn outcome(&self) -> Outcome {
         match self {
-            Self::Keep { ending, .. } => Some(*ending),
-            Self::Release => None,
+            Self::Keep { ending: Ending::NotRetained, .. } => Outcome::NotRetained,
+            Self::Keep { ending: Ending::Uncertain, .. } | Self::Abandon => Outcome::Unknown,
+            Self::Keep { .. } => Outcome::Executed,
+            Self::Release => Outcome::Released,
         }
     }
 }
@@ -89,6 +103,10 @@ impl Engine {
             // Not ours any more is as good as released.
             Settlement::Release => {
                 self.store().release(&job.key, *token).await.map(|_: Holding| Fate::Settled)
+            }
+            Settlement::Abandon => {
+                let ended = self.store().renew(&job.key, *token, Duration::ZERO);
+                ended.await.map(|_: Holding| Fate::Settled)
             }
             Settlement::Keep { record, keep, .. } => {
                 match self.store().complete(&job.key, *token, record.clone(), *keep).await? {

@@ -31,6 +31,7 @@ outcomes! {
     Executed, "executed", "It ran, and its result was stored.";
     Released, "released", "It ran, and the key was released.";
     NotRetained, "not_retained", "It ran, and only the fact that it did was stored.";
+    Unknown, "unknown", "It ran, and nobody knows whether it took effect.";
     NotStored, "not_stored", "It ran, and the store failed; the result is still being stored.";
     Fenced, "fenced", "It ran, lost its lease, and its late result was refused.";
     Panicked, "panicked", "It panicked.";

@@ -21,6 +21,9 @@ pub enum Verdict {
     Final,
     /// Do not keep it: a retry runs the handler again.
     Retryable,
+    /// Nobody knows whether it took effect: what the rules say about a crash follows. For answers
+    /// such as 504, after whoever does the work was lost half-way.
+    Unknown,
     /// Do not keep it: nothing was done, and the key is free even for another request. For
     /// validation errors that the client is going to correct.
     NotStarted,

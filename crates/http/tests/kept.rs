@@ -5,7 +5,8 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::IntoResponse;
 use http::StatusCode;
-use semel_http::{Policy, Scope, Verdict};
+use semel_core::idempotency::AfterCrash;
+use semel_http::{Attempt, Policy, Scope, Verdict};
 
 use crate::support::*;
 
@@ -69,6 +70,24 @@ async fn the_handlers_verdict_overrides_the_status() {
         assert_eq!(api.post("k", "").await.status, status);
         assert_eq!(api.post("k", "").await.is_replay(), kept, "{verdict:?}");
     }
+}
+
+/// The upstream was lost half-way: the rules on crashes decide.
+#[tokio::test]
+async fn an_unknown_outcome_is_the_next_attempt_or_never_run_again() {
+    let lost = |_, request: Request| async move {
+        let attempt = request.extensions().get::<Attempt>().unwrap().number();
+        (StatusCode::GATEWAY_TIMEOUT, Extension(Verdict::Unknown), attempt.to_string())
+    };
+    let again = api(ietf(), lost);
+    assert_eq!(again.post("k", "1").await.body, "1");
+    assert_eq!(again.post("k", "2").await.status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(again.post("k", "1").await.body, "2");
+
+    let never = api(ietf().rules(|rules| rules.after_crash = AfterCrash::Uncertain), lost);
+    assert_eq!(never.post("k", "1").await.status, StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(never.post("k", "1").await.problem(), "outcome-unknown");
+    assert_eq!(never.runs(), 1);
 }
 
 #[tokio::test]

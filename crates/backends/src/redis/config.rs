@@ -1,4 +1,4 @@
-//! Where the server is, and how streams are kept.
+//! Where the server is, and how streams and keys are kept.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,6 +8,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionI
 use semel_core::wire::Format;
 use semel_core::{Failure, Secret};
 
+use super::keys::RedisKeys;
 use super::sink::RedisSink;
 
 /// Where the server is, and how streams are kept.
@@ -96,7 +97,7 @@ impl RedisConfig {
         self
     }
 
-    /// Goes before the topic in the name of every stream. With a hash tag, `{shop}:`, all streams
+    /// Goes before the topic in the name of every stream, and before the name of every key. With a hash tag, `{shop}:`, all streams
     /// are in one slot of a cluster.
     #[must_use]
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
@@ -142,6 +143,15 @@ impl RedisConfig {
     /// `Unavailable` when the server cannot be reached, `Misconfigured` when it refuses the user.
     pub async fn connect(self) -> Result<RedisSink, Failure> {
         RedisSink::connect(self).await
+    }
+
+    /// Connects to keep idempotency keys there, and warns when the server may lose them. A call
+    /// waits for an answer no longer than 5 seconds, or [`timeout`](Self::timeout) if that is less.
+    ///
+    /// # Errors
+    /// `Unavailable` when the server cannot be reached, `Misconfigured` when it refuses the user.
+    pub async fn connect_keys(self) -> Result<RedisKeys, Failure> {
+        RedisKeys::connect(self).await
     }
 }
 

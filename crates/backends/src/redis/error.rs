@@ -68,15 +68,18 @@ pub(super) fn unreadable(
 
 type Verdict = (Fault, &'static str, &'static str);
 
+/// The server cannot be reached or takes no writes.
+pub(super) const DOWN_CODE: &str = "E-REDIS-DOWN";
+
 const DOWN: Verdict = (
     Fault::Unavailable,
-    "E-REDIS-DOWN",
+    DOWN_CODE,
     "check that the server runs and takes writes, and that host and port of the URL are right",
 );
 const MEMORY: Verdict = (
     Fault::Unavailable,
     "E-REDIS-MEMORY",
-    "raise maxmemory, or trim streams with XTRIM or max_len",
+    "raise maxmemory; trim streams with XTRIM or max_len, keep keys for a shorter time",
 );
 const TOO_LARGE: Verdict = (
     Fault::Refused,
@@ -88,12 +91,12 @@ const REJECTED: Verdict =
 const TYPE: Verdict = (
     Fault::Misconfigured,
     "E-REDIS-TYPE",
-    "the name is taken by something that is no stream: set key_prefix, or route to another topic",
+    "the name is taken by something else: set key_prefix, or route to another topic",
 );
 const ACCESS: Verdict = (
     Fault::Misconfigured,
     "E-REDIS-ACCESS",
-    "check user and password; ACL SETUSER … +xadd +multi +exec ~PREFIX* gives the rights",
+    "check user and password, and the rights that docs/backends/redis.md lists",
 );
 const CLUSTER: Verdict = (
     Fault::Misconfigured,

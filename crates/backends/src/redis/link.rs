@@ -1,14 +1,18 @@
 //! The connection: made when it is needed, made anew when it broke.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, Value, cmd};
-use semel_core::Failure;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, Value, cmd, from_redis_value,
+};
+use semel_core::{Failure, Fault};
+use tokio::time::{Instant, timeout_at};
 
 use super::config::RedisConfig;
-use super::error::{failure, said, strange_answer};
+use super::error::{failure, said, strange_answer, timed_out};
 use super::rounds::Transaction;
 
 /// What the server takes when it does not say so.
@@ -54,7 +58,7 @@ impl Link {
     async fn ask_limit(&self) -> Result<usize, RedisError> {
         match self.ask(cmd("CONFIG").arg("GET").arg("proto-max-bulk-len")).await {
             Ok(answer) => {
-                let pair: Vec<String> = redis::from_redis_value(answer).unwrap_or_default();
+                let pair: Vec<String> = from_redis_value(answer).unwrap_or_default();
                 Ok(pair.get(1).and_then(|bytes| bytes.parse().ok()).unwrap_or(USUAL_FIELD_BYTES))
             }
             Err(error) if error.is_io_error() => Err(error),
@@ -65,6 +69,24 @@ impl Link {
     /// Sends one command.
     pub(super) async fn ask(&self, command: &Cmd) -> Result<Value, RedisError> {
         self.connection.clone().req_packed_command(command).await?.extract_error()
+    }
+
+    /// Says so when the server may lose what it confirmed. Without the right to ask, it says
+    /// nothing.
+    pub(super) async fn warn_of(
+        &self,
+        risks: impl Fn(&Settings) -> Vec<&'static str>,
+    ) -> Result<(), RedisError> {
+        let info = match self.ask(&cmd("INFO")).await {
+            Ok(answer) => from_redis_value::<String>(answer).unwrap_or_default(),
+            Err(error) if error.is_io_error() => return Err(error),
+            Err(_) => return Ok(()),
+        };
+        let risks = risks(&Settings::read(&info));
+        if !risks.is_empty() {
+            tracing::warn!("Redis may lose what it confirmed: {}", risks.join("; "));
+        }
+        Ok(())
     }
 
     /// Adds all entries of a transaction, or none.
@@ -85,6 +107,30 @@ impl Link {
         let mut connection = self.connection.clone();
         let answers = connection.req_packed_commands(&commands, 0, commands.len()).await;
         judge(&doing, &answers.map_err(|error| failure(&doing, error))?, several)
+    }
+}
+
+/// What decides whether a server keeps what it confirmed.
+pub(super) struct Settings {
+    /// `maxmemory-policy`, or nothing.
+    pub(super) eviction: String,
+    appends: bool,
+}
+
+impl Settings {
+    /// Reads the answer to `INFO`.
+    pub(super) fn read(info: &str) -> Self {
+        let value = |name: &str| {
+            info.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'))
+        };
+        Self {
+            eviction: value("maxmemory_policy").unwrap_or_default().to_owned(),
+            appends: value("aof_enabled") != Some("0"),
+        }
+    }
+
+    pub(super) fn forgetful(&self) -> Option<&'static str> {
+        (!self.appends).then_some("a crash loses all since the last snapshot (set appendonly yes)")
     }
 }
 
@@ -118,7 +164,7 @@ impl Dialler {
     }
 
     /// The open link, or a new one.
-    pub(super) async fn link(&self) -> Result<Arc<Link>, Failure> {
+    async fn link(&self) -> Result<Arc<Link>, Failure> {
         if let Some(link) = self.current().clone() {
             return Ok(link);
         }
@@ -131,8 +177,25 @@ impl Dialler {
         Ok(link)
     }
 
+    /// Does something over the link. After an outage it is not used again: it was lost or hangs, or
+    /// after a failover the address leads to another server.
+    pub(super) async fn in_time<T>(
+        &self,
+        limit: Duration,
+        work: impl AsyncFnOnce(&Link) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let deadline = Instant::now() + limit;
+        let link = timeout_at(deadline, self.link()).await.map_err(|_| timed_out(limit))??;
+        let done = timeout_at(deadline, work(&link)).await;
+        let done = done.unwrap_or_else(|_| Err(timed_out(limit)));
+        if done.as_ref().is_err_and(|failure| failure.fault() == Fault::Unavailable) {
+            self.abandon(&link);
+        }
+        done
+    }
+
     /// Never uses this link again.
-    pub(super) fn abandon(&self, link: &Arc<Link>) {
+    fn abandon(&self, link: &Arc<Link>) {
         let mut current = self.current();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
             *current = None;

@@ -1,4 +1,4 @@
-//! Redis Streams as a sink.
+//! Redis: streams as a sink, and a store of idempotency keys.
 //!
 //! The topic is the stream, an event is one entry: its headers are the fields, and the last field,
 //! `payload`, is the body. What goes to one stream goes in one transaction, so that an event is
@@ -10,6 +10,7 @@
 //! | `entry` | an event as one `XADD` |
 //! | `rounds` | which messages of a batch can be sent together |
 //! | `link` | the connection: made when it is needed, made anew when it broke |
+//! | `keys` | [`IdempotencyStore`](semel_core::IdempotencyStore), one script per call |
 //! | `sink` | [`Sink`](semel_core::Sink), a transaction per stream |
 //! | `error` | which error is which [`Fault`](semel_core::Fault) |
 //!
@@ -27,9 +28,11 @@
 mod config;
 mod entry;
 mod error;
+mod keys;
 mod link;
 mod rounds;
 mod sink;
 
 pub use config::RedisConfig;
+pub use keys::RedisKeys;
 pub use sink::RedisSink;

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use redis::{RedisError, cmd, from_redis_value};
+use redis::{RedisError, cmd};
 use semel_core::{Failure, Fault, Message, Published, Sink};
-use tokio::time::{Instant, timeout_at};
 
 use super::config::RedisConfig;
 use super::entry::Entries;
-use super::error::{failure, timed_out};
-use super::link::{Dialler, Link};
+use super::error::failure;
+use super::link::{Dialler, Link, Settings};
 use super::rounds::Rounds;
 
 /// Publishes to Redis Streams. Made by [`RedisConfig::connect`]; clones share the connection, which
@@ -45,10 +44,11 @@ impl RedisSink {
         let dialler = Arc::new(Dialler::new(Arc::clone(&config)));
         let sink = Self { config, dialler };
         let limit = sink.config.timeout;
-        sink.in_time(limit, async |link| {
-            warn_of_loss(link).await.map_err(|error| failure("ask for settings", error))
-        })
-        .await?;
+        sink.dialler
+            .in_time(limit, async |link| {
+                link.warn_of(risks).await.map_err(|error| failure("ask for settings", error))
+            })
+            .await?;
         Ok(sink)
     }
 
@@ -74,24 +74,6 @@ impl RedisSink {
             }
         }
     }
-
-    /// Does something over the link. After an outage it is not used again: it was lost or hangs, or
-    /// after a failover the address leads to another server.
-    async fn in_time(
-        &self,
-        limit: Duration,
-        work: impl AsyncFnOnce(&Link) -> Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        let deadline = Instant::now() + limit;
-        let link =
-            timeout_at(deadline, self.dialler.link()).await.map_err(|_| timed_out(limit))??;
-        let done = timeout_at(deadline, work(&link)).await;
-        let done = done.unwrap_or_else(|_| Err(timed_out(limit)));
-        if done.as_ref().is_err_and(|failure| failure.fault() == Fault::Unavailable) {
-            self.dialler.abandon(&link);
-        }
-        done
-    }
 }
 
 #[async_trait]
@@ -99,7 +81,7 @@ impl Sink for RedisSink {
     async fn publish(&self, batch: &[Message]) -> Published {
         let mut rounds = Rounds::new(batch);
         let send = async |link: &Link| self.send(link, &mut rounds).await;
-        match self.in_time(self.config.timeout, send).await {
+        match self.dialler.in_time(self.config.timeout, send).await {
             Ok(()) => rounds.finish(),
             Err(failure) => rounds.give_up(&failure),
         }
@@ -112,11 +94,12 @@ impl Sink for RedisSink {
         let mut probe = cmd("XADD");
         probe.arg(format!("{}semel:probe", self.config.key_prefix)).arg("NOMKSTREAM");
         probe.arg("*").arg("probe").arg("");
-        self.in_time(LIMIT, async |link| match link.ask(&probe).await {
-            Err(error) if !is_about_the_probe(&error) => Err(failure("check", error)),
-            _ => Ok(()),
-        })
-        .await
+        self.dialler
+            .in_time(LIMIT, async |link| match link.ask(&probe).await {
+                Err(error) if !is_about_the_probe(&error) => Err(failure("check", error)),
+                _ => Ok(()),
+            })
+            .await
     }
 }
 
@@ -129,30 +112,13 @@ fn is_about_the_probe(error: &RedisError) -> bool {
     }
 }
 
-/// Says so when the server may lose what it confirmed. Without the right to ask, it says nothing.
-async fn warn_of_loss(link: &Link) -> Result<(), RedisError> {
-    let info = match link.ask(&cmd("INFO")).await {
-        Ok(answer) => from_redis_value::<String>(answer).unwrap_or_default(),
-        Err(error) if error.is_io_error() => return Err(error),
-        Err(_) => return Ok(()),
-    };
-    let risks = risks(&info);
-    if !risks.is_empty() {
-        tracing::warn!("Redis may lose events that it confirmed: {}", risks.join("; "));
-    }
-    Ok(())
-}
-
-fn risks(info: &str) -> Vec<&'static str> {
-    let says = |line: &str| info.lines().any(|known| known.trim() == line);
-    let policy = info.lines().find_map(|line| line.trim().strip_prefix("maxmemory_policy:"));
+/// What may lose events that the server confirmed.
+fn risks(settings: &Settings) -> Vec<&'static str> {
     let mut risks = Vec::new();
-    if policy.is_some_and(|policy| policy.starts_with("allkeys-")) {
+    if settings.eviction.starts_with("allkeys-") {
         risks.push("it evicts streams when memory is short (set maxmemory-policy noeviction)");
     }
-    if says("aof_enabled:0") {
-        risks.push("a crash loses all since the last snapshot (set appendonly yes)");
-    }
+    risks.extend(settings.forgetful());
     risks
 }
 
@@ -168,6 +134,7 @@ mod tests {
 
     #[test]
     fn what_may_lose_events_is_known() {
+        let risks = |info| risks(&Settings::read(info));
         let safe = "# Memory\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n";
         assert!(risks(safe).is_empty());
         // Only keys with an expiry are evicted, and streams have none.

@@ -1,6 +1,7 @@
-//! Redis Streams against the shared suite and against each line of its table of errors.
+//! Redis against the shared suites and against each line of its table of errors.
 
 mod errors;
+mod keys;
 mod order;
 mod outages;
 #[cfg(feature = "tls")]

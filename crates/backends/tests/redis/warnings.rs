@@ -3,12 +3,13 @@
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
 
+use tokio::time::timeout;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use super::connect;
 use super::server::OwnServer;
+use super::{PATIENCE, connect};
 
 /// Keeps warnings.
 #[derive(Clone, Default)]
@@ -66,4 +67,18 @@ async fn a_server_that_may_lose_events_is_warned_of_once() {
     let words = heard();
     assert!(words.len() == 1 && words[0].contains("evicts"), "{words:?}");
     assert!(words[0].contains("appendonly"), "{words:?}");
+}
+
+/// Every key has an expiry, so that the policies that spare streams do not spare keys.
+#[tokio::test]
+async fn a_server_that_may_lose_keys_is_warned_of_once() {
+    let settings = ["--appendonly", "yes", "--maxmemory-policy", "volatile-lru"];
+    let Some(server) = OwnServer::start(&settings).await else { return };
+    let ear = Ear::default();
+    let _listening = tracing::subscriber::set_default(ear.clone());
+    connect(server.config()).await.unwrap();
+    assert_eq!(*ear.0.lock().unwrap(), [""; 0], "streams are safe");
+    timeout(PATIENCE, server.config().connect_keys()).await.expect("an answer").unwrap();
+    let words = ear.0.lock().unwrap();
+    assert!(words.len() == 1 && words[0].contains("evicts keys"), "{words:?}");
 }

@@ -1,6 +1,8 @@
 //! What can be typed: commands, options and their help.
 
 mod choice;
+#[cfg(feature = "proxy")]
+mod proxy;
 mod send;
 
 use std::path::PathBuf;
@@ -11,6 +13,8 @@ use semel_core::EventId;
 use semel_core::admin::State;
 
 pub(crate) use self::choice::{ChangeOptions, FilterOptions};
+#[cfg(feature = "proxy")]
+pub(crate) use self::proxy::ProxyOptions;
 pub(crate) use self::send::{PayloadOrigin, SendOptions};
 use crate::output::Format;
 use crate::wiring::{DatabaseKind, sinks_in_words};
@@ -47,6 +51,9 @@ pub(crate) enum Command {
     /// Publish what is in the outbox, by the pipelines of the configuration
     #[command(after_help = sinks_in_words())]
     Relay(RelayOptions),
+    /// Stand in front of a service in any language, and give it idempotency keys
+    #[cfg(feature = "proxy")]
+    Proxy(ProxyOptions),
     /// How many events are in which state
     Status(StatusOptions),
     /// Look at events

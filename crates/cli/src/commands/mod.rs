@@ -10,6 +10,8 @@ pub(crate) mod explain;
 pub(crate) mod grants;
 pub(crate) mod migrate;
 mod migrate_down;
+#[cfg(feature = "proxy")]
+pub(crate) mod proxy;
 pub(crate) mod relay;
 mod retention;
 pub(crate) mod send;

@@ -157,7 +157,7 @@ fn crashed(error: tokio::task::JoinError) -> Problem {
 const USUAL: &str = "info,lapin::returned_messages=error,pgwire_replication=off";
 
 /// Standard output belongs to the events.
-fn log_to_stderr() {
+pub(super) fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("SEMEL_LOG").unwrap_or_else(|_| EnvFilter::new(USUAL));
     tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -17,11 +17,13 @@
 //! | `tree.rs` | the file and the environment as one tree |
 //! | `document.rs`, `section.rs` | tables read key by key, mistakes collected |
 //! | `values.rs`, `variables.rs`, `words.rs` | what strings mean |
-//! | `pipeline.rs`, `mapping.rs`, `routing.rs`, `retry.rs`, `team.rs`, `upkeep.rs` | what the keys are |
+//! | `pipeline.rs`, `mapping.rs`, `routing.rs`, `retry.rs`, `team.rs`, `upkeep.rs`, `proxy.rs` | what the keys are |
 
 mod document;
 mod mapping;
 mod pipeline;
+#[cfg(feature = "proxy")]
+mod proxy;
 mod retry;
 mod routing;
 mod section;
@@ -41,6 +43,8 @@ use semel_core::Failure;
 use self::document::{Document, Environment, Mistakes};
 pub(crate) use self::pipeline::Pipeline;
 use self::pipeline::{read_pipeline, read_sink, read_source};
+#[cfg(feature = "proxy")]
+pub(crate) use self::proxy::{ProxyFile, Route, parse_scope};
 pub(crate) use self::section::Section;
 pub(crate) use self::team::Team;
 pub(crate) use self::upkeep::{Deletion, Retention};
@@ -59,28 +63,12 @@ pub(crate) struct Config {
 
 const EFFECT: &str = "nothing was started or changed; events wait in their outbox";
 
+const SECTIONS: &[&str] = &["source", "sink", "pipeline", "limits", "retention", "proxy"];
+
 impl Config {
     /// Reads and checks a file.
     pub(crate) fn load(path: &Path) -> Result<Self, Problem> {
-        let file = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            let failure = Failure::misconfigured("E-CONFIG-READ", format!("cannot read {file}"))
-                .with_source(error)
-                .with_fix("write the file, or name another one with --config FILE");
-            Problem::new(failure, &file, EFFECT)
-        })?;
-        let all = std::env::vars_os()
-            .filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()))
-            .collect();
-        let environment = Environment { variable: &|name| std::env::var(name).ok(), all };
-        Self::parse(&text, &environment).map_err(|mistakes| {
-            let count = mistakes.len();
-            let plural = if count == 1 { "mistake" } else { "mistakes" };
-            let what = format!("{count} {plural} in {file}");
-            let failure = Failure::misconfigured("E-CONFIG", what)
-                .with_fix("correct the lines above and start again");
-            Problem::at(failure, mistakes.at_lines_of(&file), EFFECT)
-        })
+        load(path, EFFECT, Self::parse)
     }
 
     /// The pipeline of this name, or the only one.
@@ -105,7 +93,7 @@ impl Config {
 
     fn parse(text: &str, environment: &Environment<'_>) -> Result<Self, Mistakes> {
         let document = Document::parse(text, environment);
-        document.allow_only(&["source", "sink", "pipeline", "limits", "retention"]);
+        document.allow_only(SECTIONS);
         let limits = document.section("limits", read_limits).unwrap_or_default();
         let retention = document.section("retention", read_retention);
         let sources = document.sections("source", read_source);
@@ -120,4 +108,31 @@ impl Config {
         }
         document.into_mistakes().map_or(Ok(Self { pipelines, retention }), Err)
     }
+}
+
+/// Reads and checks what a command needs of a file.
+fn load<T>(
+    path: &Path,
+    effect: &'static str,
+    parse: impl FnOnce(&str, &Environment<'_>) -> Result<T, Mistakes>,
+) -> Result<T, Problem> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let failure = Failure::misconfigured("E-CONFIG-READ", format!("cannot read {file}"))
+            .with_source(error)
+            .with_fix("write the file, or name another one with --config FILE");
+        Problem::new(failure, &file, effect)
+    })?;
+    let all = std::env::vars_os()
+        .filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()))
+        .collect();
+    let environment = Environment { variable: &|name| std::env::var(name).ok(), all };
+    parse(&text, &environment).map_err(|mistakes| {
+        let count = mistakes.len();
+        let plural = if count == 1 { "mistake" } else { "mistakes" };
+        let what = format!("{count} {plural} in {file}");
+        let failure = Failure::misconfigured("E-CONFIG", what)
+            .with_fix("correct the lines above and start again");
+        Problem::at(failure, mistakes.at_lines_of(&file), effect)
+    })
 }

@@ -192,6 +192,19 @@ impl<'a> Section<'a> {
         Section::new(path, self.name, table, &node.origin, self.notes).read(read)
     }
 
+    /// Tables inside a table of this one, `[PATH.KEY.NAME]`, whose names are the user's own.
+    pub(crate) fn tables<T>(
+        &mut self,
+        key: &str,
+        mut read: impl FnMut(&mut Section<'_>) -> Option<T>,
+    ) -> Vec<T> {
+        let all = self.table(key, |all| {
+            let names: Vec<_> = all.table.keys().cloned().collect();
+            Some(names.iter().filter_map(|name| all.table(name, &mut read)).collect())
+        });
+        all.unwrap_or_default()
+    }
+
     /// All keys with their strings, where the keys are the user's own.
     pub(crate) fn entries(&mut self) -> Vec<(String, String)> {
         self.skip_the_rest();

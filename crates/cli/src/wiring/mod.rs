@@ -1,6 +1,8 @@
 //! The one place where technologies meet: which databases and sinks there are, what they are
 //! called, and how each is connected. Help, configuration and commands read these lists.
 
+#[cfg(feature = "proxy")]
+mod keys;
 mod sinks;
 
 use std::time::Duration;
@@ -14,6 +16,8 @@ use semel_core::diagnosis::Diagnose;
 use semel_core::outbox::AppendError;
 use semel_core::{AdminStore, Event, Failure, Source};
 
+#[cfg(feature = "proxy")]
+pub(crate) use self::keys::connect_keys;
 pub(crate) use self::sinks::{
     ConnectSink, SINKS, ShareSinks, SinkKind, missing_feature, sinks_in_words,
 };
@@ -184,6 +188,10 @@ pub(crate) trait Database: Diagnose {
         shares: u32,
         lease: Duration,
     ) -> Result<Box<dyn Coordinator>, Failure>;
+
+    /// The idempotency keys.
+    #[cfg(feature = "proxy")]
+    fn keys(&self) -> std::sync::Arc<dyn semel_core::IdempotencyStore>;
 
     /// The outbox, or the mapped table, for the operators of a pipeline.
     fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore>;
@@ -357,6 +365,11 @@ macro_rules! implement_database {
                 lease: Duration,
             ) -> Result<Box<dyn Coordinator>, Failure> {
                 Ok(Box::new(self.member(pipeline, shares, lease)?))
+            }
+
+            #[cfg(feature = "proxy")]
+            fn keys(&self) -> std::sync::Arc<dyn semel_core::IdempotencyStore> {
+                std::sync::Arc::new(self.keys())
             }
 
             fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore> {

@@ -66,7 +66,8 @@ pub trait IdempotencyStore: Send + Sync {
         keep: Duration,
     ) -> Result<Holding, Failure>;
 
-    /// Extends the lease to `lease` from now.
+    /// Extends the lease to `lease` from now. Zero ends it: the claim counts as abandoned, and the
+    /// next one is fresh, with the next attempt number.
     ///
     /// # Errors
     /// `Unavailable`: it is unknown whether the lease was extended.

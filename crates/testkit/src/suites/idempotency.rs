@@ -46,6 +46,7 @@ macro_rules! idempotency_suite {
             an_owner_whose_lease_ran_out_is_fenced_off
             a_token_that_was_never_given_is_fenced_off
             a_renewed_lease_lasts
+            a_lease_can_be_ended_as_abandoned
             a_released_key_is_free
             a_done_key_returns_its_result
             a_done_key_cannot_be_changed

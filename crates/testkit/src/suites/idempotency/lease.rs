@@ -1,6 +1,7 @@
 //! Who may run the operation: claims, leases, tokens.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use semel_core::idempotency::{Claim, Token};
@@ -115,6 +116,17 @@ pub async fn a_renewed_lease_lasts<P: IdempotencyProbe>(probe: &Arc<P>) -> Ran {
     assert_eq!(subject.renew(token, P::TICK).await, Holding::Held);
     probe.pass(P::TICK * 3 / 2).await;
     assert_eq!(subject.fresh(LONG).await.1, 2, "the renewed lease ran out too");
+    Ok(())
+}
+
+/// `renew` for no time at all ends the lease; that the operation was tried is not forgotten.
+pub async fn a_lease_can_be_ended_as_abandoned<P: IdempotencyProbe>(probe: &Arc<P>) -> Ran {
+    let subject = Subject::new(probe);
+    let (token, _) = subject.fresh(LONG).await;
+    assert_eq!(subject.renew(token, Duration::ZERO).await, Holding::Held);
+    subject.expect_lost(token).await;
+    assert_eq!(subject.claim_as(b"another").await, Claim::Mismatch);
+    assert_eq!(subject.fresh(LONG).await.1, 2);
     Ok(())
 }
 

@@ -1,0 +1,119 @@
+//! `semel proxy`: idempotency keys in front of a service in any language.
+
+mod admin;
+mod settings;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusBuilder;
+use semel_core::telemetry::{self, Kind};
+use semel_core::{Failure, IdempotencyStore};
+use semel_http::IdempotencyLayer;
+use semel_http::proxy::{Ended, Proxy};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use self::admin::Admin;
+use self::settings::Settings;
+use super::relay::log_to_stderr;
+use crate::args::ProxyOptions;
+use crate::exit::{Exit, Problem};
+use crate::signals::requests_to_end;
+use crate::wiring::{connect_keys, shown};
+
+const EFFECT: &str = "nothing was passed on; keys that are stored stay stored";
+
+pub(crate) async fn run(options: &ProxyOptions) -> Result<Exit, Problem> {
+    let mut requests = requests_to_end();
+    let settings = Settings::read(options)?;
+    log_to_stderr();
+    let store = connect_keys(settings.store.reveal()).await;
+    let place = shown(settings.store.reveal());
+    let store = store.map_err(|failure| Problem::new(failure, place, EFFECT))?;
+    let (listener, admin) = (bind(settings.listen).await?, bind(settings.admin).await?);
+    let metrics = PrometheusBuilder::new().install_recorder().map_err(|error| {
+        let failure = Failure::misconfigured("E-METRICS", "cannot count").with_source(error);
+        Problem::new(failure, "this process", EFFECT)
+    })?;
+    describe_metrics();
+
+    let (stopping, stopped) = watch::channel(false);
+    // They end with this function: nobody waits for them.
+    let mut beside = JoinSet::new();
+    beside.spawn(purge(Arc::clone(&store)));
+    tracing::info!("health and metrics on {}", address(&admin));
+    beside.spawn(Admin { store: Arc::clone(&store), metrics, stopped }.serve(admin));
+    tracing::info!("proxy listening on {}, in front of {}", address(&listener), settings.upstream);
+    let (grace, proxy) = (settings.grace, proxy(settings, store));
+    let stop = async move {
+        requests.recv().await;
+        tracing::info!("stopping: what is running is finished");
+        stopping.send_replace(true);
+    };
+    match proxy.serve(listener, stop, grace).await {
+        Ended::Finished => Ok(Exit::Done),
+        Ended::CutOff => {
+            tracing::warn!("time was up: what still ran keeps its keys until their leases end");
+            Ok(Exit::Problems)
+        }
+    }
+}
+
+fn proxy(settings: Settings, store: Arc<dyn IdempotencyStore>) -> Proxy {
+    let Settings { service, policy, observe, routes, .. } = settings;
+    let mut keys = IdempotencyLayer::new(store, policy);
+    if observe {
+        tracing::warn!("only observing: no request is held back");
+        keys = keys.observing();
+    }
+    let proxy = Proxy::new(service, keys.clone());
+    routes.into_iter().fold(proxy, |proxy, (paths, policy)| match policy {
+        Some(policy) => proxy.route(paths, keys.with_policy(policy)),
+        None => proxy.pass(paths),
+    })
+}
+
+async fn bind(address: std::net::SocketAddr) -> Result<TcpListener, Problem> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let failure = Failure::misconfigured("E-PROXY-LISTEN", "cannot listen there")
+            .with_source(error)
+            .with_fix("choose another address with --listen or --admin");
+        Problem::new(failure, address.to_string(), EFFECT)
+    })
+}
+
+fn address(listener: &TcpListener) -> String {
+    listener
+        .local_addr()
+        .map_or_else(|_| "an unknown address".into(), |address| address.to_string())
+}
+
+/// Deletes what is expired, little by little.
+async fn purge(store: Arc<dyn IdempotencyStore>) {
+    const EVERY: Duration = Duration::from_secs(60);
+    const CHUNK: usize = 1000;
+    loop {
+        match store.forget_expired(CHUNK).await {
+            // More may be left.
+            Ok(CHUNK) => sleep(Duration::from_millis(100)).await,
+            Ok(_) => sleep(EVERY).await,
+            Err(failure) => {
+                tracing::warn!(%failure, "cannot delete expired keys");
+                sleep(EVERY).await;
+            }
+        }
+    }
+}
+
+fn describe_metrics() {
+    for metric in telemetry::ALL {
+        match metric.kind {
+            Kind::Counter => metrics::describe_counter!(metric.name, metric.help),
+            Kind::Gauge => metrics::describe_gauge!(metric.name, metric.help),
+            Kind::Histogram => metrics::describe_histogram!(metric.name, metric.help),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What the command line and the file say together.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use semel_core::{Failure, Secret};
+use semel_http::Policy;
+use semel_http::proxy::{PathPattern, Upstream};
+
+use super::EFFECT;
+use crate::args::ProxyOptions;
+use crate::config::{ProxyFile, Route};
+use crate::exit::Problem;
+
+/// Everything a proxy needs to know.
+pub(super) struct Settings {
+    pub(super) listen: SocketAddr,
+    pub(super) admin: SocketAddr,
+    pub(super) store: Secret,
+    /// As it was written.
+    pub(super) upstream: String,
+    pub(super) service: Upstream,
+    pub(super) policy: Policy,
+    pub(super) routes: Vec<(PathPattern, Option<Policy>)>,
+    pub(super) observe: bool,
+    pub(super) grace: Duration,
+}
+
+impl Settings {
+    /// The command line has the last word.
+    pub(super) fn read(options: &ProxyOptions) -> Result<Self, Problem> {
+        let file = match &options.config {
+            Some(path) => ProxyFile::load(path, EFFECT)?,
+            None => ProxyFile::default(),
+        };
+        let upstream = options.upstream.clone().or(file.upstream);
+        let upstream = said(upstream, "upstream", "http://127.0.0.1:3000")?;
+        let store = options.store.as_deref().map(Secret::new).or(file.store);
+        let scope = said(options.scope.clone().or(file.scope), "scope", "header:Authorization")?;
+        let mut service = Upstream::new(&upstream)
+            .map_err(|failure| Problem::new(failure, "--upstream", EFFECT).of_usage())?;
+        service = file.timeout.into_iter().fold(service, Upstream::timeout);
+        service = file.connect_timeout.into_iter().fold(service, Upstream::connect_timeout);
+        if file.upstream_http2 == Some(true) {
+            service = service.http2();
+        }
+        let admin = options.admin.or(file.admin).unwrap_or(local(9090));
+        let is_open = options.admin_open || file.admin_open == Some(true);
+        check_admin(admin, is_open)?;
+        let policy_of =
+            |route: Route| (route.paths, route.keys.or(&file.keys).policy(scope.clone()));
+        let routes = file.routes.into_iter().map(policy_of).collect();
+        let policy = file.keys.policy(scope.clone()).ok_or_else(ignores_everything)?;
+        Ok(Self {
+            listen: options.listen.or(file.listen).unwrap_or(local(8080)),
+            admin,
+            store: said(store, "store", "redis://127.0.0.1:6379")?,
+            upstream,
+            service,
+            policy,
+            routes,
+            observe: options.observe || file.observe == Some(true),
+            grace: file.grace.unwrap_or(Duration::from_secs(30)),
+        })
+    }
+}
+
+fn local(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+fn said<T>(value: Option<T>, name: &str, example: &str) -> Result<T, Problem> {
+    value.ok_or_else(|| {
+        let what = format!("the proxy needs to know its {name}");
+        let fix = format!("add --{name} {example}, or {name} = \"{example}\" in [proxy]");
+        let failure = Failure::misconfigured("E-PROXY-SETTING", what).with_fix(fix);
+        Problem::new(failure, "semel proxy", EFFECT).of_usage()
+    })
+}
+
+/// Nobody is asked who they are there.
+fn check_admin(address: SocketAddr, is_open: bool) -> Result<(), Problem> {
+    if address.ip().is_loopback() || is_open {
+        return Ok(());
+    }
+    let what = "health and metrics would be open to other machines";
+    let failure = Failure::misconfigured("E-PROXY-ADMIN", what)
+        .with_fix("choose an address such as 127.0.0.1:9090, or say --admin-open");
+    Err(Problem::new(failure, address.to_string(), EFFECT).of_usage())
+}
+
+fn ignores_everything() -> Problem {
+    let what = "key = \"ignored\" in [proxy] would leave nothing to do";
+    let failure = Failure::misconfigured("E-PROXY-SETTING", what)
+        .with_fix("write it in the [proxy.route.NAME] it is meant for");
+    Problem::new(failure, "[proxy]", EFFECT)
+}

@@ -1,0 +1,160 @@
+//! What goes wrong half-way: clients, proxies and upstreams that vanish.
+
+use std::time::Duration;
+
+use semel_core::EventId;
+use tokio::net::TcpListener;
+use tokio::time::{sleep, timeout};
+
+use super::PATIENCE;
+use super::client::post;
+use super::program::{Program, redis};
+use super::upstream::Upstream;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_hangs_up_stops_nothing() {
+    let upstream = Upstream::start().await;
+    let proxy = Program::start(&upstream.address, "memory:", "");
+    let client = proxy.client.open(post("/gated", Some("k"), "1").as_bytes()).await;
+    upstream.until_taken(1).await;
+    drop(client);
+    upstream.open_gate();
+    let reply = proxy.client.post("/gated", Some("k"), "1").await;
+    assert_eq!((reply.status, reply.text()), (201, "{\"order\":1}"));
+    assert!(reply.is_replayed());
+    assert_eq!(upstream.taken(), 1);
+}
+
+/// The owner is frozen past its lease; another takes over; the late result is refused, and even
+/// the owner's own client gets the successor's.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_frozen_past_its_lease_is_refused() {
+    let Some(store) = redis() else { return };
+    let upstream = Upstream::start().await;
+    let lease = "lease = \"1s\"\nwait = \"0s\"";
+    let frozen = Program::start(&upstream.address, &store, lease);
+    let other = Program::start(&upstream.address, &store, lease);
+    let key = EventId::now().to_string();
+    let owner = {
+        let (client, key) = (frozen.client.clone(), key.clone());
+        tokio::spawn(async move { client.post("/gated", Some(&key), "1").await })
+    };
+    upstream.until_taken(1).await;
+    frozen.signal("STOP");
+
+    let successor = {
+        let (client, key) = (other.client.clone(), key.clone());
+        tokio::spawn(async move {
+            loop {
+                let reply = client.post("/gated", Some(&key), "1").await;
+                if reply.status != 409 {
+                    return reply;
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        })
+    };
+    upstream.until_taken(2).await;
+    assert!(upstream.heads()[1].contains("idempotency-attempt: 2"), "{:?}", upstream.heads());
+    // The gate lets them out in the order they came.
+    upstream.open_gate();
+    upstream.open_gate();
+    let successor = timeout(PATIENCE, successor).await.unwrap().unwrap();
+    assert_eq!((successor.status, successor.text()), (201, "{\"order\":2}"));
+    frozen.signal("CONT");
+    let owner = timeout(PATIENCE, owner).await.unwrap().unwrap();
+    assert_eq!((owner.status, owner.text()), (201, "{\"order\":2}"), "as everybody else");
+    for proxy in [&frozen, &other] {
+        let reply = proxy.client.post("/gated", Some(&key), "1").await;
+        assert_eq!((reply.text(), reply.is_replayed()), ("{\"order\":2}", true));
+    }
+    let fenced = frozen.metric("semel_idempotency_requests_total{outcome=\"fenced\"}").await;
+    assert_eq!((upstream.taken(), fenced), (2, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_that_is_not_there_leaves_the_key_free() {
+    let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = port.local_addr().unwrap();
+    drop(port);
+    let proxy = Program::start(&address.to_string(), "memory:", "");
+    let reply = proxy.client.post("/orders", Some("k"), "1").await;
+    assert_eq!((reply.status, reply.problem()), (502, "upstream-unreachable"));
+    let upstream = Upstream::at(TcpListener::bind(address).await.unwrap());
+    // Even for another request: nothing was started.
+    let reply = proxy.client.post("/orders", Some("k"), "2").await;
+    assert_eq!((reply.status, reply.is_replayed()), (201, false));
+    assert!(upstream.heads()[0].contains("idempotency-attempt: 1"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_lost_half_way_is_tried_again_as_the_next_attempt() {
+    let upstream = Upstream::start().await;
+    let proxy = Program::start(&upstream.address, "memory:", "timeout = \"300ms\"");
+    for (path, status, problem) in
+        [("/lost", 502, "upstream-lost"), ("/silent", 504, "upstream-timeout")]
+    {
+        let before = upstream.taken();
+        let reply = proxy.client.post(path, Some("k"), "1").await;
+        assert_eq!((reply.status, reply.problem()), (status, problem));
+        assert_eq!(upstream.taken(), before + 1, "it is never sent twice by itself");
+        let reply = proxy.client.post(path, Some("k"), "2").await;
+        assert_eq!(reply.status, 422, "it may have been done, so it belongs to its request");
+        let reply = proxy.client.post(path, Some("k"), "1").await;
+        assert_eq!(reply.status, status);
+        let last = upstream.heads().pop().unwrap();
+        assert!(last.contains("idempotency-attempt: 2"), "{last}");
+    }
+    let unknown = "semel_idempotency_requests_total{outcome=\"unknown\"}";
+    assert_eq!(proxy.metric(unknown).await, 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upstream_lost_half_way_is_never_tried_again_where_money_moves() {
+    let upstream = Upstream::start().await;
+    let more =
+        "timeout = \"300ms\"\n[proxy.route.money]\npath = \"/**\"\nafter_crash = \"uncertain\"";
+    let proxy = Program::start(&upstream.address, "memory:", more);
+    for (path, status) in [("/lost", 502), ("/silent", 504)] {
+        let before = upstream.taken();
+        assert_eq!(proxy.client.post(path, Some("k"), "1").await.status, status);
+        for _ in 0..2 {
+            let reply = proxy.client.post(path, Some("k"), "1").await;
+            assert_eq!((reply.status, reply.problem()), (409, "outcome-unknown"));
+        }
+        assert_eq!(upstream.taken(), before + 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_breaks_off_is_never_replayed_as_whole() {
+    let upstream = Upstream::start().await;
+    let proxy = Program::start(&upstream.address, "memory:", "");
+    proxy.client.say(post("/short", Some("k"), "1").as_bytes()).await;
+    let reply = proxy.client.post("/short", Some("k"), "1").await;
+    assert_eq!((reply.status, reply.problem()), (409, "not-retained"));
+    assert!(reply.text().contains("\"original_status\":201"), "{reply:?}");
+    assert_eq!(upstream.taken(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_when_it_is_told_to_stop_is_finished() {
+    let upstream = Upstream::start().await;
+    let mut proxy = Program::start(&upstream.address, "memory:", "");
+    let (running, idle) = (proxy.client.clone(), proxy.client.open(b"").await);
+    let running = tokio::spawn(async move { running.post("/gated", Some("k"), "1").await });
+    upstream.until_taken(1).await;
+    assert_eq!(proxy.admin.get("/readyz").await.status, 200);
+    proxy.signal("TERM");
+    let unready = async {
+        while proxy.admin.get("/readyz").await.status != 503 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, unready).await.expect("it says that it stops");
+    upstream.open_gate();
+    let reply = timeout(PATIENCE, running).await.unwrap().unwrap();
+    assert_eq!((reply.status, reply.text()), (201, "{\"order\":1}"));
+    assert_eq!(proxy.ended().await, Some(0), "{}", proxy.log());
+    drop(idle);
+}

@@ -1,0 +1,19 @@
+//! `semel proxy`, as its users run it: the real program in front of a small service, with clients
+//! that speak plain HTTP.
+
+#![cfg(feature = "proxy")]
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests may panic")]
+
+mod client;
+mod crashes;
+mod many;
+mod passing;
+mod program;
+mod rules;
+mod smuggling;
+mod upstream;
+
+use std::time::Duration;
+
+/// Long enough for anything that must happen; a test that waits longer has failed.
+const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,139 @@
+//! The program, running.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use semel_testkit::services::{Service, service};
+use tempfile::TempDir;
+
+use super::PATIENCE;
+use super::client::{Client, Reply};
+
+/// A proxy; gone with this value.
+pub(crate) struct Program {
+    process: Child,
+    folder: TempDir,
+    pub(crate) client: Client,
+    pub(crate) admin: Client,
+}
+
+impl Program {
+    /// Starts one in front of `upstream`, with more lines in `[proxy]`.
+    pub(crate) fn start(upstream: &str, store: &str, more: &str) -> Self {
+        Self::with(upstream, store, more, &[])
+    }
+
+    pub(crate) fn with(upstream: &str, store: &str, more: &str, arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("semel.toml"), format!("[proxy]\n{more}\n")).unwrap();
+        let log = File::create(folder.path().join("log")).unwrap();
+        let upstream = format!("http://{upstream}");
+        let fixed = ["--config", "semel.toml", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let process = command(&folder.path().to_path_buf())
+            .args(fixed)
+            .args(["--upstream", &upstream, "--store", store])
+            .args(["--scope", "header:Authorization"])
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let nowhere = Client::new(String::new());
+        let mut program = Self { process, folder, client: nowhere.clone(), admin: nowhere };
+        program.client = Client::new(program.told("listening on "));
+        program.admin = Client::new(program.told("health and metrics on "));
+        program
+    }
+
+    /// The word that follows in the log.
+    fn told(&mut self, after: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let log = self.log();
+            let found = log.split_once(after).and_then(|(_, rest)| rest.split_once([',', '\n']));
+            if let Some((word, _)) = found {
+                return word.trim().to_owned();
+            }
+            let ended = self.process.try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < deadline, "it did not start: {log}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// Sends a signal, such as `TERM`.
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.process.id().to_string();
+        let sent = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits until it has ended; gives its exit code.
+    pub(crate) async fn ended(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "it does not end: {}", self.log());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// A metric with its labels, as it is exported.
+    pub(crate) async fn metric(&self, name: &str) -> u64 {
+        let Reply { status, body, .. } = self.admin.get("/metrics").await;
+        assert_eq!(status, 200);
+        let text = String::from_utf8(body).unwrap();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.map_or(0, |value| value.parse().unwrap())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+/// The command in a folder.
+pub(crate) fn command(folder: &PathBuf) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    command.arg("proxy").current_dir(folder);
+    command
+}
+
+/// The server's Redis, without anything before it; every test has keys of its own.
+pub(crate) fn redis() -> Option<String> {
+    if !cfg!(feature = "redis") {
+        return None;
+    }
+    service(Service::Redis)
+}
+
+/// A database of the test's own on PostgreSQL, with the tables.
+pub(crate) async fn postgres() -> Option<String> {
+    use sqlx::Connection;
+    if !cfg!(feature = "postgres") {
+        return None;
+    }
+    let server = service(Service::Postgres)?;
+    let name = format!("semel_proxy_{}", semel_core::EventId::now().to_string().replace('-', ""));
+    sqlx::any::install_default_drivers();
+    let mut connection = sqlx::AnyConnection::connect(&server).await.unwrap();
+    let create = sqlx::AssertSqlSafe(format!("create database {name}"));
+    sqlx::raw_sql(create).execute(&mut connection).await.unwrap();
+    let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
+    let migrated = Command::new(env!("CARGO_BIN_EXE_semel"))
+        .args(["migrate", "up", "--database", &url])
+        .output()
+        .unwrap();
+    assert!(migrated.status.success(), "{}", String::from_utf8_lossy(&migrated.stderr));
+    Some(url)
+}

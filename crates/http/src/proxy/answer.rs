@@ -1,0 +1,90 @@
+//! The body of what the proxy answers: the upstream's, or its own words.
+
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// The body of what the proxy answers.
+pub struct Answer(Origin);
+
+enum Origin {
+    /// The proxy's own words.
+    Said(Bytes),
+    Upstream {
+        body: Incoming,
+        /// How long the next piece may take.
+        patience: Option<(Duration, Pin<Box<Sleep>>)>,
+    },
+}
+
+impl Answer {
+    pub(super) fn said(words: impl Into<Bytes>) -> Self {
+        Self(Origin::Said(words.into()))
+    }
+
+    /// What the upstream sends; an error, if a piece of it does not come in time.
+    pub(super) fn upstream(body: Incoming, patience: Option<Duration>) -> Self {
+        let patience = patience.map(|patience| (patience, Box::pin(sleep(patience))));
+        Self(Origin::Upstream { body, patience })
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match &mut self.0 {
+            Origin::Said(words) => {
+                let words = std::mem::take(words);
+                Poll::Ready((!words.is_empty()).then(|| Ok(Frame::data(words))))
+            }
+            Origin::Upstream { body, patience } => {
+                if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
+                    if let Some((span, sleep)) = patience {
+                        sleep.as_mut().reset(Instant::now() + *span);
+                    }
+                    return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+                }
+                let Some((span, sleep)) = patience else { return Poll::Pending };
+                std::task::ready!(sleep.as_mut().poll(context));
+                let stalled = format!("the upstream sent nothing for {span:?}");
+                Poll::Ready(Some(Err(stalled.into())))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Origin::Said(words) => words.is_empty(),
+            Origin::Upstream { body, .. } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Origin::Said(words) => SizeHint::with_exact(words.len() as u64),
+            Origin::Upstream { body, .. } => body.size_hint(),
+        }
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whose = match &self.0 {
+            Origin::Said(_) => "said",
+            Origin::Upstream { .. } => "upstream",
+        };
+        f.debug_tuple("Answer").field(&whose).finish()
+    }
+}

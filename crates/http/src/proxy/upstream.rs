@@ -1,0 +1,253 @@
+//! The service behind the proxy: one request sent, never twice, and what became of it.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Request, Response, Uri, Version};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client, Error};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use metrics::counter;
+use semel_core::Failure;
+use semel_core::telemetry::PROXY_UPSTREAM_FAILED;
+use tokio::time::timeout;
+use tower_service::Service;
+
+use super::answer::Answer;
+use super::refusal::Refusal;
+use super::{Peer, hops};
+use crate::attempt::Attempt;
+use crate::body::Body;
+use crate::headers::{ATTEMPT, FENCE};
+
+/// The service behind the proxy.
+///
+/// ```
+/// use semel_http::proxy::Upstream;
+/// use std::time::Duration;
+///
+/// let shop = Upstream::new("http://127.0.0.1:3000")?.timeout(Duration::from_secs(20));
+/// assert!(Upstream::new("https://shop").is_err());
+/// # Ok::<(), semel_core::Failure>(())
+/// ```
+#[derive(Clone)]
+pub struct Upstream {
+    authority: Authority,
+    settings: Settings,
+    client: Client<HttpConnector, Body<Incoming>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Settings {
+    timeout: Duration,
+    connect_timeout: Duration,
+    http2: bool,
+}
+
+impl Upstream {
+    /// A service at `http://HOST:PORT`.
+    ///
+    /// # Errors
+    /// `Misconfigured` if it is no such URL.
+    pub fn new(url: &str) -> Result<Self, Failure> {
+        let wrong = || {
+            let what = format!("the upstream {url:?} is no URL that can be used");
+            Failure::misconfigured("E-PROXY-UPSTREAM", what)
+                .with_fix("write http://HOST:PORT, without a path")
+        };
+        let uri: Uri = url.parse().map_err(|_| wrong())?;
+        let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
+        let Some(authority) = authority.filter(|_| is_bare && uri.scheme() == Some(&Scheme::HTTP))
+        else {
+            return Err(wrong());
+        };
+        let settings = Settings {
+            timeout: Duration::from_secs(60),
+            connect_timeout: Duration::from_secs(5),
+            http2: false,
+        };
+        Ok(Self { authority: authority.clone(), settings, client: client(settings) })
+    }
+
+    /// How long a request with a key may take, from its sending to the answer, and from each piece
+    /// of the answer to the next; 60 s unless set.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.with(|settings| settings.timeout = timeout)
+    }
+
+    /// How long a connection may take to be made; 5 s unless set.
+    #[must_use]
+    pub fn connect_timeout(self, timeout: Duration) -> Self {
+        self.with(|settings| settings.connect_timeout = timeout)
+    }
+
+    /// Speaks HTTP/2 without TLS to it, in place of HTTP/1.1.
+    #[must_use]
+    pub fn http2(self) -> Self {
+        self.with(|settings| settings.http2 = true)
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(&mut self.settings);
+        self.client = client(self.settings);
+        self
+    }
+
+    async fn send(self, mut request: Request<Body<Incoming>>) -> Result<Response<Answer>, Refusal> {
+        let attempt = request.extensions().get::<Attempt>().cloned();
+        self.address(&mut request, attempt.as_ref())?;
+        let sent = self.client.request(request);
+        // What has no key is passed on at its own pace.
+        let patience = attempt.map(|_| self.settings.timeout);
+        let answered = match patience {
+            Some(patience) => {
+                timeout(patience, sent).await.map_err(|_| Refusal::UpstreamTimeout)?
+            }
+            None => sent.await,
+        };
+        let mut response = answered.map_err(|error| judge(&error))?;
+        hops::take_out(response.headers_mut());
+        *response.version_mut() = Version::HTTP_11;
+        Ok(response.map(|body| Answer::upstream(body, patience)))
+    }
+
+    /// Makes it a request to the upstream.
+    fn address(
+        &self,
+        request: &mut Request<Body<Incoming>>,
+        attempt: Option<&Attempt>,
+    ) -> Result<(), Refusal> {
+        let path = request.uri().path_and_query().cloned();
+        let uri = Uri::builder()
+            .scheme(Scheme::HTTP)
+            .authority(self.authority.clone())
+            .path_and_query(path.unwrap_or(PathAndQuery::from_static("/")));
+        *request.uri_mut() = uri.build().map_err(|_| Refusal::BadRequest("its path is unclear"))?;
+        *request.version_mut() =
+            if self.settings.http2 { Version::HTTP_2 } else { Version::HTTP_11 };
+        let (peer, length) = (request.extensions().get::<Peer>().copied(), length(request.body()));
+        let headers = request.headers_mut();
+        frame_anew(headers, length);
+        if self.settings.http2 {
+            let host = headers.remove(header::HOST);
+            headers.extend(host.map(|host| (FORWARDED_HOST, host)));
+            headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        } else {
+            join_cookies(headers);
+        }
+        if let Some(attempt) = attempt {
+            headers.insert(ATTEMPT, attempt.number().into());
+            headers.insert(FENCE, attempt.token().0.into());
+        }
+        headers.append(header::VIA, HeaderValue::from_static("1.1 semel"));
+        if let Some(Peer(address)) = peer {
+            append(headers, FORWARDED_FOR, &address.to_string(), ", ");
+        }
+        Ok(())
+    }
+}
+
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+
+fn client(settings: Settings) -> Client<HttpConnector, Body<Incoming>> {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(settings.connect_timeout));
+    // A request is sent again over another connection only if nothing of it was sent.
+    Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .http2_only(settings.http2)
+        .build(connector)
+}
+
+/// Nothing was sent if there was no connection; whatever else went wrong, something may have been.
+fn judge(error: &Error) -> Refusal {
+    let refusal =
+        if error.is_connect() { Refusal::UpstreamUnreachable } else { Refusal::UpstreamLost };
+    tracing::warn!(error = %with_causes(error), "the upstream did not answer");
+    refusal
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+fn length(body: &Body<Incoming>) -> Option<u64> {
+    http_body::Body::size_hint(body).exact()
+}
+
+/// A length stays if it is that of the body; everything else about framing is up to the client
+/// library, which knows the body.
+fn frame_anew(headers: &mut HeaderMap, length: Option<u64>) {
+    let announced = headers.remove(header::CONTENT_LENGTH);
+    if announced.is_some()
+        && let Some(length) = length
+    {
+        headers.insert(header::CONTENT_LENGTH, length.into());
+    }
+}
+
+/// HTTP/2 lets clients send one cookie per line.
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let lines: Vec<_> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if let Ok(joined) = HeaderValue::from_bytes(&lines.join(&b"; "[..])) {
+        headers.insert(header::COOKIE, joined);
+    }
+}
+
+fn append(headers: &mut HeaderMap, name: HeaderName, value: &str, between: &str) {
+    let before = headers.get_all(&name).iter().filter_map(|line| line.to_str().ok());
+    let joined = before.chain([value]).collect::<Vec<_>>().join(between);
+    if let Ok(joined) = HeaderValue::from_str(&joined) {
+        headers.insert(name, joined);
+    }
+}
+
+impl Service<Request<Body<Incoming>>> for Upstream {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Answer>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body<Incoming>>) -> Self::Future {
+        let sent = self.clone().send(request);
+        async move { Ok(sent.await.unwrap_or_else(|refusal| told(refusal).response())) }.boxed()
+    }
+}
+
+fn told(refusal: Refusal) -> Refusal {
+    let how = match refusal {
+        Refusal::UpstreamUnreachable => "unreachable",
+        Refusal::UpstreamTimeout => "timeout",
+        Refusal::UpstreamLost => "lost",
+        Refusal::BadRequest(_) | Refusal::NotSupported(_) => return refusal,
+    };
+    counter!(PROXY_UPSTREAM_FAILED.name, "how" => how).increment(1);
+    refusal
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upstream")
+            .field("authority", &self.authority)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
