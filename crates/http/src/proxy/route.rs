@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use percent_encoding::percent_decode_str;
 use semel_core::Failure;
 
 /// A path; `*` stands for one part of it, `**` at the end for all that follow.
@@ -25,13 +26,15 @@ pub struct PathPattern {
 }
 
 impl PathPattern {
-    /// Whether the path is meant. A slash at the end makes no difference.
+    /// Whether the path is meant, however it is spelled: `%61` is an `a`, and a slash at the end or
+    /// one too many makes no difference, as many services have it. Otherwise a client could choose
+    /// the rules of its request by the spelling.
     #[must_use]
     pub fn matches(&self, path: &str) -> bool {
-        let mut given = parts(path);
+        let mut given = path.split('/').filter(|part| !part.is_empty()).map(percent_decode_str);
         let begins_alike = self.parts.iter().all(|part| match (part, given.next()) {
-            (Some(part), Some(given)) => part == given,
-            (None, Some(given)) => !given.is_empty(),
+            (Some(part), Some(given)) => given.eq(part.bytes()),
+            (None, Some(_)) => true,
             (_, None) => false,
         });
         begins_alike && (self.is_open || given.next().is_none())
@@ -104,6 +107,8 @@ mod tests {
             ("/orders/*", "/orders", false),
             ("/orders/*", "/orders//", false),
             ("/orders/*", "/orders/1", true),
+            ("/orders/new", "/%6Frders//new", true),
+            ("/orders/new", "/orders%2Fnew", false),
             ("/*/items/**", "/orders/items/1/2", true),
             ("/*/items/**", "/orders/other/1", false),
         ];
