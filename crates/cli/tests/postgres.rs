@@ -146,7 +146,7 @@ async fn a_relay_that_looks_once_a_minute_is_woken_by_a_notification() {
     let url = database(&server, "notified").await(&server);
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let seldom = "poll_interval = \"60s\"\nnotify = true\n[sink.out]";
+    let seldom = "mode = \"poll\"\npoll_interval = \"60s\"\nnotify = true\n[sink.out]";
     fs::write(folder.join("semel.toml"), CONFIG.replace("[sink.out]", seldom)).unwrap();
     expect(0, &semel(folder, &url, &["migrate", "up", "--database", &url]));
     let mut relay = Command::new(env!("CARGO_BIN_EXE_semel"));

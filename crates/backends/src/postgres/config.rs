@@ -11,7 +11,7 @@ use sqlx::{ConnectOptions, PgPool};
 
 use super::error::failure;
 use super::pooler::{Marker, Way};
-use super::store::PostgresStore;
+use super::store::{DEFAULT_LOG_BUDGET, PostgresStore};
 
 /// Where the server is and how it is reached.
 ///
@@ -31,6 +31,7 @@ pub struct PostgresConfig {
     options: PgConnectOptions,
     connections: u32,
     patience: Duration,
+    log_budget: u64,
     clock: Arc<dyn Clock>,
 }
 
@@ -58,6 +59,7 @@ impl PostgresConfig {
             options,
             connections: 10,
             patience: Duration::from_secs(5),
+            log_budget: DEFAULT_LOG_BUDGET,
             clock: Arc::new(SystemClock),
         })
     }
@@ -73,6 +75,15 @@ impl PostgresConfig {
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
+        self
+    }
+
+    /// How many bytes of its log the server may keep for a source that tails it; 1 GiB unless set. The
+    /// slot of a source is confirmed at once and keeps next to nothing, except while somebody has a
+    /// transaction open for long. Above that, the source gives its slot back and polls.
+    #[must_use]
+    pub fn log_budget(mut self, bytes: u64) -> Self {
+        self.log_budget = bytes;
         self
     }
 
@@ -96,7 +107,7 @@ impl PostgresConfig {
         let marker = Marker::new();
         let pool = match self.open(marker.put_on(&self.options)).await {
             Ok(pool) if marker.arrived(&pool).await.map_err(failed())? => {
-                return Ok(PostgresStore::new(pool, Arc::clone(&self.clock), Way::Direct));
+                return Ok(self.store(pool, Way::Direct));
             }
             Ok(pool) => pool,
             Err(error) if Marker::is_refused(&error) => {
@@ -115,7 +126,11 @@ impl PostgresConfig {
              nothing is kept between them, and notifications cannot be listened for"
         );
         let way = Way::Pooled { knows_statements };
-        Ok(PostgresStore::new(pool, Arc::clone(&self.clock), way))
+        Ok(self.store(pool, way))
+    }
+
+    fn store(&self, pool: PgPool, way: Way) -> PostgresStore {
+        PostgresStore::new(pool, Arc::clone(&self.clock), way, self.log_budget)
     }
 
     async fn open(&self, options: PgConnectOptions) -> Result<PgPool, sqlx::Error> {

@@ -133,7 +133,8 @@ impl PostgresSource {
             tracing::info!(pipeline = self.cursor.pipeline, "polling: {why}");
             return Ok(self);
         }
-        let mut tail = Tail::new(&self.cursor.pipeline, tailing, self.store.pool().clone());
+        let (pool, budget) = (self.store.pool().clone(), self.store.log_budget);
+        let mut tail = Tail::new(&self.cursor.pipeline, tailing, pool, budget);
         if tailing == Tailing::Required {
             tail.insist().await?;
         }

@@ -40,15 +40,21 @@ pub struct PostgresStore {
     /// What the sources of mapped tables have in flight.
     pub(super) airspace: Airspace,
     way: Way,
+    /// How many bytes of log may be kept for a source that tails it.
+    pub(super) log_budget: u64,
     pub(super) notifying: Arc<Notifying>,
 }
 
+/// One GiB.
+pub(super) const DEFAULT_LOG_BUDGET: u64 = 1 << 30;
+
 impl PostgresStore {
-    pub(super) fn new(pool: PgPool, clock: Arc<dyn Clock>, way: Way) -> Self {
+    pub(super) fn new(pool: PgPool, clock: Arc<dyn Clock>, way: Way, log_budget: u64) -> Self {
         Self {
             pool,
             clock,
             way,
+            log_budget,
             notifying: Arc::default(),
             changes: Arc::new(watch::Sender::new(())),
             airspace: Airspace::default(),
@@ -59,7 +65,7 @@ impl PostgresStore {
     /// pooler, let [`PostgresConfig::connect`](super::PostgresConfig::connect) find that out.
     #[must_use]
     pub fn from_pool(pool: PgPool) -> Self {
-        Self::new(pool, Arc::new(SystemClock), Way::Direct)
+        Self::new(pool, Arc::new(SystemClock), Way::Direct, DEFAULT_LOG_BUDGET)
     }
 
     /// Whether there is a pooler between here and the server.

@@ -15,7 +15,9 @@ async fn findings(store: &PostgresStore, log: Log) -> Vec<Finding> {
 
 async fn finding(store: &PostgresStore, log: Log, code: &str) -> Finding {
     let all = findings(store, log).await;
-    all.iter().find(|one| one.code == code).unwrap_or_else(|| panic!("{code}: {all:?}")).clone()
+    let found = all.iter().find(|one| one.code == code).cloned();
+    assert!(found.is_some(), "{code}: {all:?}");
+    found.unwrap()
 }
 
 impl Database {

@@ -65,7 +65,7 @@ fn databases(options: &CheckOptions) -> Result<BTreeMap<String, Needs>, Problem>
 }
 
 /// Whether a pipeline reads the log.
-fn log_of(pipeline: &Pipeline) -> Log {
+pub(super) fn log_of(pipeline: &Pipeline) -> Log {
     let source = &pipeline.source;
     let can = source.kind.tails
         && source.mapping.is_none()

@@ -1,13 +1,16 @@
 //! `semel status`: how every pipeline is doing.
 
 use semel_core::admin::{State, Stats};
+use semel_core::diagnosis::{Log, Needs, Severity};
 use serde_json::{Value, json};
 
 use super::Desk;
+use super::check::log_of;
 use crate::args::StatusOptions;
-use crate::config::Config;
+use crate::config::{Config, Pipeline};
 use crate::exit::{Exit, Problem};
 use crate::output::{Align, Format, Table, age, print_json};
+use crate::wiring::Mode;
 
 pub(crate) async fn run(options: &StatusOptions) -> Result<Exit, Problem> {
     let config = Config::load(&options.config.path)?;
@@ -15,9 +18,7 @@ pub(crate) async fn run(options: &StatusOptions) -> Result<Exit, Problem> {
     for pipeline in &config.pipelines {
         let desk = Desk::of(pipeline).await?;
         let stats = desk.store.stats().await.map_err(|failure| desk.problem(failure))?;
-        let tailing = desk.database.is_tailed(&pipeline.name).await;
-        let tailing = tailing.map_err(|failure| desk.problem(failure))?;
-        all.push((pipeline.name.as_str(), stats, tailing));
+        all.push((pipeline.name.as_str(), stats, why_polling(&desk, pipeline).await?));
     }
     match options.output.format {
         Format::Text => table(&all).print(),
@@ -26,7 +27,47 @@ pub(crate) async fn run(options: &StatusOptions) -> Result<Exit, Problem> {
     Ok(Exit::Done)
 }
 
-fn table(all: &[(&str, Stats, bool)]) -> Table<10> {
+/// A pipeline, its numbers, and why it learns of new events by polling; nothing if it tails the log.
+type Row<'a> = (&'a str, Stats, Option<String>);
+
+async fn why_polling(desk: &Desk, pipeline: &Pipeline) -> Result<Option<String>, Problem> {
+    /// What keeps a relay from tailing.
+    const OBSTACLES: [&str; 9] = [
+        "pooler",
+        "wal-level",
+        "replication",
+        "publication",
+        "slots",
+        "binlog",
+        "binlog-format",
+        "row-image",
+        "server-id",
+    ];
+    let source = &pipeline.source;
+    let log = log_of(pipeline);
+    if log == Log::Unread {
+        let why = match source.mode {
+            Mode::Poll => "mode = \"poll\"".to_owned(),
+            _ if source.mapping.is_some() => "the table is mapped".to_owned(),
+            _ if !source.kind.tails => format!("{} has no log to tail", source.kind.name),
+            _ => "it has shares".to_owned(),
+        };
+        return Ok(Some(why));
+    }
+    let problem = |failure| desk.problem(failure);
+    if desk.database.is_tailed(&pipeline.name).await.map_err(problem)? {
+        return Ok(None);
+    }
+    let needs = Needs { log, pipelines: vec![pipeline.name.clone()], ..Needs::default() };
+    let findings = desk.database.diagnose(&needs).await.map_err(problem)?;
+    let obstacle = findings
+        .into_iter()
+        .find(|one| one.severity > Severity::Good && OBSTACLES.contains(&one.code));
+    let idle = "no relay tails: none runs, or it has a backlog";
+    Ok(Some(obstacle.map_or_else(|| idle.to_owned(), |obstacle| obstacle.what)))
+}
+
+fn table(all: &[Row<'_>]) -> Table<10> {
     use Align::{Left, Right};
     let mut table = Table::new([
         ("PIPELINE", Left),
@@ -38,9 +79,9 @@ fn table(all: &[(&str, Stats, bool)]) -> Table<10> {
         ("DISCARDED", Right),
         ("PARKED AGGREGATES", Right),
         ("OLDEST PENDING", Right),
-        ("TAILING", Left),
+        ("NEW EVENTS", Left),
     ]);
-    for (name, stats, tailing) in all {
+    for (name, stats, polling) in all {
         let [pending, publishing, published, failed, dead, discarded] =
             stats.counts.map(|count| count.to_string());
         table.row([
@@ -53,17 +94,18 @@ fn table(all: &[(&str, Stats, bool)]) -> Table<10> {
             discarded,
             stats.parked_lanes.to_string(),
             stats.oldest_pending.map_or_else(|| "-".into(), age),
-            if *tailing { "yes" } else { "no" }.into(),
+            polling.as_ref().map_or_else(|| "tailing".into(), |why| format!("polling ({why})")),
         ]);
     }
     table
 }
 
-fn json((name, stats, tailing): &(&str, Stats, bool)) -> Value {
+fn json((name, stats, polling): &Row<'_>) -> Value {
     let mut value = json!({
         "pipeline": name,
         "parked_aggregates": stats.parked_lanes,
-        "tailing": tailing,
+        "tailing": polling.is_none(),
+        "polling_because": polling,
         "oldest_pending_age_seconds": stats.oldest_pending.map(|age| age.as_secs_f64()),
     });
     for state in State::ALL {

@@ -51,9 +51,9 @@ pub(crate) struct DatabaseKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// From the log where the server allows it, by polling otherwise.
+    #[default]
     Auto,
     /// By polling.
-    #[default]
     Poll,
     /// From the log; not to be allowed to is an error.
     Tail,

@@ -1,7 +1,8 @@
 //! `semel check`: what is wrong is found, what it prints is run, and then it is right.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use semel_testkit::services::{Private, Service};
 use serde_json::Value;
@@ -77,8 +78,7 @@ async fn what_is_printed_sets_everything_right() {
     // The relay that it is all for.
     folder.configure("");
     folder.expect(0, &relay, &["relay", "--drain"]);
-    let text = folder.expect(0, &relay, &["check"]);
-    assert!(text.contains("noreplication"), "who polls needs no log: {text}");
+    assert!(folder.expect(0, &relay, &["check"]).ends_with("all right\n"));
 }
 
 #[tokio::test]
@@ -96,6 +96,34 @@ async fn how_bad_it_is_depends_on_what_is_configured() {
     configure(&server, "poll");
     let text = server.expect(0, &server.url, &["check"]);
     assert!(!text.contains("publication semel_outbox") && !text.contains("wal-level"), "{text}");
+    server.remove().await;
+}
+
+#[tokio::test]
+async fn status_says_how_events_are_learned_of() {
+    let Some(server) = Server::start(Service::Postgres, "learned").await else { return };
+    server.expect(0, &server.url, &["migrate", "up", "--database", &server.url]);
+    let status = || server.expect(0, &server.url, &["status"]);
+    configure(&server, "poll");
+    assert!(status().contains("polling (mode = \"poll\")"), "{}", status());
+    server.configure("");
+    assert!(status().contains("polling (no relay tails"), "{}", status());
+    server.run("drop publication semel_outbox").await;
+    assert!(status().contains("polling (there is no publication semel_outbox)"), "{}", status());
+
+    let mut relay = Command::new(env!("CARGO_BIN_EXE_semel"));
+    relay.args(["relay", "--config", "semel.toml"]).current_dir(server.file(""));
+    let mut relay = relay.env("DATABASE_URL", &server.url).stderr(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    while !status().contains("tailing") {
+        assert!(began.elapsed() < Duration::from_secs(90), "{}", status());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let json = server.expect(0, &server.url, &["status", "--output", "json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json[0]["tailing"], &json[0]["polling_because"]), (&true.into(), &Value::Null));
+    relay.kill().unwrap();
+    relay.wait().unwrap();
     server.remove().await;
 }
 

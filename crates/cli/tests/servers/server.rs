@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use semel_testkit::services::{Service, service};
 use sqlx::any::{AnyRow, install_default_drivers};
@@ -47,7 +47,13 @@ impl Server {
 
     pub(crate) async fn remove(self) {
         let how = if self.service == Service::Postgres { " with (force)" } else { "" };
-        execute(&self.server, &format!("drop database {}{how}", self.name)).await.unwrap();
+        let drop = format!("drop database {}{how}", self.name);
+        // A relay that was killed has its slot for a moment longer.
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = execute(&self.server, &drop).await {
+            assert!(Instant::now() < deadline, "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// The URL of another user of the same database.

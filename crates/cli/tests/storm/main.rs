@@ -1,7 +1,7 @@
 //! Relays that are killed, frozen and cut off from their database while many write.
 //!
-//! `SEMEL_STORM_SECONDS` says how long each storm lasts, `SEMEL_STORM_KILLS` how often the relay is
-//! killed that publishes exactly once.
+//! `SEMEL_STORM_SECONDS` says how long each storm lasts; `SEMEL_STORM_KILLS` how often the relay is
+//! killed that publishes exactly once, and the one that tails the log (200 for the promise in full).
 
 #![cfg(feature = "postgres")]
 #![expect(
@@ -19,6 +19,7 @@ mod writers;
 
 use std::time::{Duration, Instant};
 
+use rand::{RngExt, SeedableRng, rngs::StdRng};
 use semel_testkit::services::{Private, Service};
 use tokio::time::sleep;
 
@@ -35,6 +36,10 @@ fn storm() -> Duration {
     Duration::from_secs(seconds.and_then(|seconds| seconds.parse().ok()).unwrap_or(12))
 }
 
+fn kills() -> usize {
+    std::env::var("SEMEL_STORM_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(6)
+}
+
 /// What a relay may have in flight: it is repeated after a kill.
 const WINDOW: usize = 1_000;
 
@@ -43,17 +48,8 @@ async fn begin(
     coordination: &str,
     count: usize,
 ) -> Option<(Private, Relays, Writers)> {
-    begin_in("poll", service, coordination, count).await
-}
-
-async fn begin_in(
-    mode: &str,
-    service: Service,
-    coordination: &str,
-    count: usize,
-) -> Option<(Private, Relays, Writers)> {
     let server = Private::start(service)?;
-    let relays = Relays::new(server.address(), mode, coordination, LEASE, count);
+    let relays = Relays::new(server.address(), "poll", coordination, LEASE, count);
     let writers = Writers::start(server.address(), 16).await;
     Some((server, relays, writers))
 }
@@ -87,8 +83,44 @@ async fn one_relay_killed_every_two_seconds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tailing_relay_is_killed_and_cut_off_from_its_log() {
     const CUT: &str = "select pg_terminate_backend(active_pid) from pg_replication_slots";
-    const DROP: &str = "drop publication if exists semel_outbox";
-    cut_off_from_the_log(Service::Postgres, CUT, DROP).await;
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let mut relays = Relays::new(server.address(), "auto", LEADER, LEASE, 1);
+    let writers = Writers::start(server.address(), 8).await;
+    let (mut random, mut cuts, mut restarts) = (StdRng::seed_from_u64(5), 0, 0);
+    let mut wait = || sleep(Duration::from_millis(random.random_range(300..2_500)));
+    for kill in 0..kills() {
+        wait().await;
+        // A slot that is temporary is dropped by ending the session it belongs to.
+        if kill % 4 == 1 {
+            relays.run_sql(CUT).await;
+            cuts += 1;
+            wait().await;
+        }
+        if kill % 10 == 2 {
+            relays.run_sql("drop publication if exists semel_outbox").await;
+            wait().await;
+        }
+        if kill % 20 == 3 {
+            server.kill();
+            server.restart();
+            restarts += 1;
+            wait().await;
+        }
+        relays.kill(0);
+        relays.forget_leases().await;
+        relays.start(0);
+    }
+    wait().await;
+    relays.kill(0);
+    relays.forget_leases().await;
+    let (tailed, polled) = (relays.told("tailing: "), relays.told("polling: "));
+    println!(
+        "{} kills, {restarts} restarts, {cuts} slots dropped, {tailed} times to the log, {polled} \
+         times back to polling",
+        kills() + 1
+    );
+    assert!(tailed * 3 >= kills(), "it tailed {tailed} times only");
+    end("tailing", relays, writers, kills() + restarts + 1).await;
 }
 
 #[cfg(feature = "mysql")]
@@ -98,19 +130,16 @@ async fn a_tailing_relay_is_killed_and_cut_off_from_its_log_on_mysql() {
             (SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%') \
         DO EXECUTE IMMEDIATE concat('KILL ', dump.id); END FOR; END";
     const PURGE: &str = "FLUSH BINARY LOGS; PURGE BINARY LOGS BEFORE now() + INTERVAL 1 HOUR";
-    cut_off_from_the_log(Service::Mysql, CUT, PURGE).await;
-}
-
-async fn cut_off_from_the_log(service: Service, cut: &'static str, spoil: &'static str) {
-    let Some((server, mut relays, writers)) = begin_in("auto", service, LEADER, 1).await else {
+    let Some((server, mut relays, writers)) = begin_in("auto", Service::Mysql, LEADER, 1).await
+    else {
         return;
     };
     let (began, mut kills, mut round) = (Instant::now(), 0, 0);
     while began.elapsed() < storm() * 2 {
         sleep(Duration::from_millis(1_500)).await;
         match round % 6 {
-            0 | 2 => relays.run_sql(cut).await,
-            1 => relays.run_sql(spoil).await,
+            0 | 2 => relays.run_sql(CUT).await,
+            1 => relays.run_sql(PURGE).await,
             4 => {
                 server.kill();
                 server.restart();
@@ -130,6 +159,37 @@ async fn cut_off_from_the_log(service: Service, cut: &'static str, spoil: &'stat
     println!("{kills} kills, {tailed} times to the log, {polled} times back to polling");
     assert!(tailed >= 3, "it tailed {tailed} times only");
     end("tailing", relays, writers, kills + 1).await;
+}
+
+/// `SEMEL_LARGE_ROWS` says how many: 1000000 for the promise in full.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_of_many_rows_takes_little_memory() {
+    const MOST: u64 = 64 * 1024;
+    let rows = std::env::var("SEMEL_LARGE_ROWS").ok().and_then(|rows| rows.parse().ok());
+    let rows: usize = rows.unwrap_or(100_000);
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let mut relays = Relays::new(server.address(), "auto", LEADER, LEASE, 1);
+    let began = Instant::now();
+    while relays.told("tailing: ") == 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "it never tails");
+        sleep(Duration::from_millis(50)).await;
+    }
+    relays
+        .run_sql(&format!(
+            "insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
+            select 'order', n % 1000, 'Placed', n from generate_series(1, {rows}) n"
+        ))
+        .await;
+    let (began, mut most) = (Instant::now(), 0);
+    while relays.waiting().await > 0 {
+        assert!(began.elapsed() < Duration::from_secs(900), "it never ends");
+        most = most.max(relays.memory(0));
+        sleep(Duration::from_millis(100)).await;
+    }
+    println!("{rows} rows in one transaction: {most} KiB, {:?}", began.elapsed());
+    relays.stop_all();
+    assert_eq!(relays.published().len(), rows);
+    assert!(most < MOST, "{most} KiB");
 }
 
 #[tokio::test(flavor = "multi_thread")]

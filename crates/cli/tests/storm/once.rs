@@ -14,11 +14,7 @@ use tokio::time::sleep;
 use crate::ledger::Ledger;
 use crate::relays::Relays;
 use crate::writers::Writers;
-use crate::{LEADER, LEASE};
-
-fn kills() -> usize {
-    std::env::var("SEMEL_STORM_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(6)
-}
+use crate::{LEADER, LEASE, kills};
 
 /// A broker that makes topics by itself.
 struct Kafka {

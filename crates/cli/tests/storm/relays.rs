@@ -132,9 +132,26 @@ impl Relays {
     }
 
     /// Runs SQL as somebody else.
-    pub(crate) async fn run_sql(&self, sql: &'static str) {
+    pub(crate) async fn run_sql(&self, sql: &str) {
         let mut connection = AnyConnection::connect(&self.url).await.unwrap();
-        sqlx::raw_sql(sql).execute(&mut connection).await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
+    }
+
+    /// How many events wait to be published.
+    pub(crate) async fn waiting(&self) -> i64 {
+        let mut connection = sqlx::PgConnection::connect(&self.url).await.unwrap();
+        sqlx::query_scalar("select count(*) from semel.unsettled('orders')")
+            .fetch_one(&mut connection)
+            .await
+            .unwrap()
+    }
+
+    /// How many KiB of memory a relay has now that are not those of its program.
+    pub(crate) fn memory(&self, number: usize) -> u64 {
+        let id = self.running[number].as_ref().unwrap().id();
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
     /// The relay that holds the only share.

@@ -6,7 +6,9 @@
 //! therefore only make a source slower, never lose, repeat or reorder anything.
 //!
 //! The slot is temporary: it lives as long as the connection, is confirmed at once, and holds back
-//! no log, whether the broker is down or the relay was killed. A source without one polls.
+//! no log, whether the broker is down or the relay was killed. Only a transaction that somebody keeps
+//! open holds back the log of every slot; beyond a budget this one is given back. A source without one
+//! polls.
 
 mod address;
 mod heard;
@@ -67,6 +69,8 @@ pub(super) struct Tail {
     pipeline: String,
     tailing: Tailing,
     pool: PgPool,
+    /// How many bytes of log may be kept for it.
+    budget: u64,
     phase: Phase,
     /// How long to leave the server alone after something went wrong.
     pause: Duration,
@@ -116,12 +120,13 @@ impl Tail {
     /// How long an opening source waits for a fault of the set-up to show.
     const OPENING: Duration = Duration::from_secs(5);
 
-    pub(super) fn new(pipeline: &str, tailing: Tailing, pool: PgPool) -> Self {
+    pub(super) fn new(pipeline: &str, tailing: Tailing, pool: PgPool, budget: u64) -> Self {
         Self {
             up: Up::new(pipeline),
             pipeline: pipeline.to_owned(),
             tailing,
             pool,
+            budget,
             phase: Phase::Polling(Instant::now() + Self::FIRST),
             pause: Self::PAUSE,
             told: None,
@@ -207,11 +212,11 @@ impl Tail {
 
     fn open(&self) -> JoinHandle<Result<Session, Failure>> {
         const MOST: Duration = Duration::from_secs(90);
-        let (pool, pipeline) = (self.pool.clone(), self.pipeline.clone());
+        let (pool, pipeline, budget) = (self.pool.clone(), self.pipeline.clone(), self.budget);
         tokio::spawn(async move {
             let opening = async {
                 publication::ensure(&pool).await?;
-                Session::open(&pool.connect_options(), &pipeline).await
+                Session::open(&pool, &pipeline, budget).await
             };
             tokio::time::timeout(MOST, opening).await.unwrap_or_else(|_| Err(too_slow()))
         })

@@ -13,6 +13,7 @@
 //! | 55P03 a transaction has been open for long | unavailable | `E-TAIL-WAITS` |
 //! | anything else: the connection, the slot or the publication was lost | unavailable | `E-TAIL-LOST` |
 //! | the log is slower than polling | unavailable | `E-TAIL-BEHIND` |
+//! | more log is held back than may be | unavailable | `E-TAIL-BUDGET` |
 
 use pgwire_replication::PgWireError;
 use semel_core::Failure;
@@ -56,6 +57,16 @@ pub(super) fn too_slow() -> Failure {
 pub(super) fn behind() -> Failure {
     let what = "PostgreSQL: events are found by looking sooner than the log tells of them";
     Failure::unavailable("E-TAIL-BEHIND", what)
+}
+
+/// Somebody has a transaction open, and the slot holds back what was written since.
+pub(super) fn over_budget(bytes: u64) -> Failure {
+    let what =
+        format!("PostgreSQL: tailing holds back more than {} MiB of log", bytes / (1024 * 1024));
+    Failure::unavailable("E-TAIL-BUDGET", what).with_fix(
+        "every slot holds back the log of transactions that are open: look for long ones with \
+         `semel check`",
+    )
 }
 
 /// The session ended without a reason.

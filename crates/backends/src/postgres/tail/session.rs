@@ -6,18 +6,19 @@ use std::time::Duration;
 
 use pgwire_replication::{PgWireError, ReplicationClient, ReplicationEvent};
 use semel_core::Failure;
-use sqlx::postgres::PgConnectOptions;
+use sqlx::PgPool;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use super::address::config;
 use super::heard::Heard;
-use super::refusal::{of_session, refused};
+use super::refusal::{of_session, over_budget, refused};
 
 /// What the log tells, as long as this value lives. Its slot is gone with it.
 pub(super) struct Session {
     pub(super) heard: Arc<Heard>,
     listening: AbortHandle,
+    watching: AbortHandle,
 }
 
 impl Session {
@@ -28,12 +29,12 @@ impl Session {
 
     /// Connects and makes the slot. That waits for the transactions which run at the time; if one
     /// of them takes long, the server gives up, and leaves nothing behind when nobody waits any
-    /// more.
-    pub(super) async fn open(options: &PgConnectOptions, pipeline: &str) -> Result<Self, Failure> {
+    /// more. Nor does it keep the slot of somebody who has fallen silent.
+    pub(super) async fn open(pool: &PgPool, pipeline: &str, budget: u64) -> Result<Self, Failure> {
         let slot = slot_name(pipeline);
-        let mut config = config(options, &slot)?;
+        let mut config = config(&pool.connect_options(), &slot)?;
         config.application_name = Some("semel tail".into());
-        config.options = Some("-c lock_timeout=60s".into());
+        config.options = Some("-c lock_timeout=60s -c wal_sender_timeout=60s".into());
         config.status_interval = Self::CONFIRM;
         config.buffer_events = Self::BUFFER;
         let mut client = Unstarted(Some(
@@ -42,13 +43,16 @@ impl Session {
         let client = client.start(&slot).await.map_err(|error| of_session(&error))?;
         let heard = Arc::new(Heard::default());
         let listening = tokio::spawn(listen(client, Arc::clone(&heard))).abort_handle();
-        Ok(Self { heard, listening })
+        let watching = watch(pool.clone(), slot, budget, Arc::clone(&heard));
+        let watching = tokio::spawn(watching).abort_handle();
+        Ok(Self { heard, listening, watching })
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         self.listening.abort();
+        self.watching.abort();
     }
 }
 
@@ -109,6 +113,25 @@ async fn listen(mut client: ReplicationClient, heard: Arc<Heard>) {
         }
     };
     heard.end(why);
+}
+
+/// Ends the session when more log is held back than may be. The server moves a slot every fifteen
+/// seconds, so one look does not tell.
+async fn watch(pool: PgPool, slot: String, budget: u64, heard: Arc<Heard>) {
+    const EVERY: Duration = Duration::from_secs(5);
+    const LOOKS: u32 = 4;
+    const HELD_BACK: &str = "\
+        select pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint
+        from pg_replication_slots where slot_name = $1";
+    let mut looks = 0;
+    while looks < LOOKS {
+        tokio::time::sleep(EVERY).await;
+        let held = sqlx::query_scalar(HELD_BACK).bind(&slot).fetch_optional(&pool).await;
+        // During an outage there is nothing to be found out, and the session ends by itself.
+        let held: i64 = held.ok().flatten().unwrap_or(0);
+        looks = if held.unsigned_abs() > budget { looks + 1 } else { 0 };
+    }
+    heard.end(over_budget(budget));
 }
 
 /// Slots are named in the whole cluster: no two may have the same name, ever so shortly.

@@ -72,6 +72,39 @@ async fn a_transaction_is_open_for_long() {
     relay.until(true).await;
 }
 
+/// Every slot holds back the log since the beginning of the oldest transaction: beyond its budget
+/// this one is given back, and made again when the transaction is over.
+#[tokio::test]
+async fn more_log_is_held_back_than_may_be() {
+    const BUDGET: u64 = 2 * 1024 * 1024;
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let config = PostgresConfig::new(server.address()).unwrap().log_budget(BUDGET);
+    let store = config.connect().await.unwrap();
+    store.migrate().await.unwrap();
+    sqlx::raw_sql("create table other (content text)").execute(store.pool()).await.unwrap();
+    let source = store.tailing_source("orders", Tailing::Required).await.unwrap();
+    let mut relay = Relay { source };
+    relay.until(true).await;
+    let mut open = store.begin().await.unwrap();
+    sqlx::raw_sql("insert into other values ('long')").execute(&mut *open).await.unwrap();
+    let busy =
+        "insert into other select repeat(md5(random()::text), 50) from generate_series(1, 6000)";
+    sqlx::raw_sql(busy).execute(store.pool()).await.unwrap();
+    sqlx::raw_sql("checkpoint").execute(store.pool()).await.unwrap();
+    relay.until(false).await;
+    let mut tx = store.begin().await.unwrap();
+    store.outbox().append(&mut tx, event("a", 1)).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(relay.deliver_all(10).await.len(), 1, "events come all the same");
+    let slots: i64 = sqlx::query_scalar("select count(*) from pg_replication_slots where active")
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    assert!(!relay.source.is_tailing() && slots <= 1, "one may be in the making");
+    open.rollback().await.unwrap();
+    relay.until(true).await;
+}
+
 #[tokio::test]
 async fn the_server_is_killed_and_comes_back() {
     let Some(server) = Private::start(Service::Postgres) else { return };

@@ -2,9 +2,13 @@
 
 mod failures;
 mod hearing;
+mod idle;
 mod set_up;
+mod standby;
 mod storm;
 mod suites;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,88 @@
+//! A primary dies, and a standby that has none of its slots takes its place.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use semel_backends::postgres::{PgPool, PostgresConfig, Tailing};
+use semel_core::diagnosis::{Diagnose, Needs, Severity};
+use semel_core::{Outcome, Source};
+use semel_testkit::services::{Private, Service};
+use semel_testkit::workload::{delivered_numbers, events};
+
+use super::super::Relay;
+use super::PATIENCE;
+
+/// A copy of the server that will begin as a standby.
+async fn standby_of(primary: &PgPool) -> PathBuf {
+    let data: String = sqlx::query_scalar("show data_directory").fetch_one(primary).await.unwrap();
+    let copy = Path::new(&data).with_file_name("standby");
+    let from =
+        format!("host=127.0.0.1 port={} user=postgres", primary.connect_options().get_port());
+    run(Command::new("pg_basebackup")
+        .args(["--write-recovery-conf", "--checkpoint=fast", "--dbname", &from, "--pgdata"])
+        .arg(&copy));
+    run(Command::new("chown").args(["--recursive", "--reference", &data]).arg(&copy));
+    copy
+}
+
+/// Puts it where the primary was, and starts it there.
+fn replace(primary: &Private, standby: &Path) {
+    primary.kill();
+    let data = standby.with_file_name("data");
+    fs::rename(&data, standby.with_file_name("dead")).unwrap();
+    fs::rename(standby, &data).unwrap();
+    primary.restart();
+}
+
+fn run(command: &mut Command) {
+    let done = command.current_dir("/").output().unwrap();
+    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[tokio::test]
+async fn a_standby_without_the_slot_takes_over() {
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let config = PostgresConfig::new(server.address()).unwrap();
+    let store = config.connect().await.unwrap();
+    store.migrate().await.unwrap();
+    let source = store.tailing_source("orders", Tailing::WherePossible).await.unwrap();
+    let mut relay = Relay { source };
+    relay.until(true).await;
+    let write = async |numbers| {
+        let writer = config.connect().await.unwrap();
+        let mut tx = writer.begin().await.unwrap();
+        writer.outbox().append_all(&mut tx, &events("a", numbers)).await.unwrap();
+        tx.commit().await.unwrap();
+        writer.close().await;
+    };
+    write(0..5).await;
+    let flight = relay.take(10).await;
+    assert_eq!(delivered_numbers(&flight), [0, 1, 2, 3, 4]);
+    relay.settle(&flight[..2], |_| Outcome::Delivered).await;
+
+    let standby = standby_of(store.pool()).await;
+    replace(&server, &standby);
+    let again = config.connect().await.unwrap();
+    let found = again.diagnose(&Needs::default()).await.unwrap();
+    assert_eq!((found[0].code, found[0].severity), ("server", Severity::Problem), "{found:?}");
+    let opened = again.tailing_source("orders", Tailing::WherePossible).await;
+    let failure = opened.err().unwrap();
+    assert_eq!(failure.code(), "E-POSTGRES-READONLY", "{failure:?}");
+
+    sqlx::query("select pg_promote()").execute(again.pool()).await.unwrap();
+    write(5..8).await;
+    let began = Instant::now();
+    relay.source = loop {
+        assert!(began.elapsed() < PATIENCE, "nobody reads from the new primary");
+        if let Ok(source) = again.tailing_source("orders", Tailing::WherePossible).await {
+            break source;
+        }
+    };
+    assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [2, 3, 4, 5, 6, 7]);
+    relay.until(true).await;
+    write(8..9).await;
+    tokio::time::timeout(PATIENCE, relay.source.wakeup()).await.unwrap();
+    assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [8]);
+}
