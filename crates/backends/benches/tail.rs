@@ -8,19 +8,19 @@
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
 
-use std::collections::HashMap;
+mod stopwatch;
+
 use std::error::Error;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use semel_backends::postgres::{PgPool, PostgresConfig, PostgresSource, PostgresStore, Tailing};
-use semel_core::{
-    Event, EventId, Failure, Limit, Message, Outcome, Published, Settlement, Sink, Source,
-};
+use semel_core::{Event, Limit, Outcome, Settlement, Source};
 use semel_relay::{Relay, Settings, Stop};
 use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use self::stopwatch::StopWatch;
 
 type Outcomes<T> = Result<T, Box<dyn Error>>;
 
@@ -212,47 +212,9 @@ async fn write(
         let outbox = store.outbox();
         outbox.append(&mut tx, event).await.map_err(|error| error.to_string())?;
         tx.commit().await.map_err(|error| error.to_string())?;
-        watch.note(id, |times| &mut times.0);
+        watch.committed(id);
     }
     Ok(())
-}
-
-/// When events were committed, and when the sink got them.
-#[derive(Default)]
-struct StopWatch(Mutex<HashMap<EventId, Times>>);
-
-/// When it was committed, and when it arrived.
-type Times = (Option<Instant>, Option<Instant>);
-
-impl StopWatch {
-    fn note(&self, id: EventId, which: impl Fn(&mut Times) -> &mut Option<Instant>) {
-        let now = Instant::now();
-        let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        which(times.entry(id).or_default()).get_or_insert(now);
-    }
-
-    fn summary(&self) -> String {
-        let times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let committed = times.values().filter(|(committed, _)| committed.is_some()).count();
-        let span = |&(committed, got): &Times| Some(got?.saturating_duration_since(committed?));
-        let mut spans: Vec<_> = times.values().filter_map(span).collect();
-        spans.sort_unstable();
-        let at =
-            |percent: usize| spans.get(spans.len() * percent / 100).copied().unwrap_or_default();
-        format!("p50 {:?}, p99 {:?}, {} of {committed}", at(50), at(99), spans.len())
-    }
-}
-
-#[async_trait]
-impl Sink for StopWatch {
-    async fn publish(&self, batch: &[Message]) -> Published {
-        batch.iter().for_each(|message| self.note(message.event.id, |times| &mut times.1));
-        Published::All
-    }
-
-    async fn check(&self) -> Result<(), Failure> {
-        Ok(())
-    }
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

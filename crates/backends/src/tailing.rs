@@ -168,6 +168,11 @@ impl<S: Session> Tail<S> {
         }
     }
 
+    /// Resolves when another look is worth it.
+    pub(crate) fn news(&self) -> Option<BoxFuture<'static, ()>> {
+        self.session().map(S::news)
+    }
+
     /// Lets go of the log.
     pub(crate) fn close(&mut self) {
         self.end_phase();

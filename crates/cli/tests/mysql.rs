@@ -5,7 +5,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use semel_testkit::services::{Service, service};
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
@@ -97,4 +99,74 @@ fn a_server_that_is_not_there_is_unreachable_and_its_password_stays_secret() {
     assert!(message.contains("mysql://127.0.0.1:1/shop"), "{message}");
     assert!(message.contains("no event is lost"), "{message}");
     assert!(!message.contains("hunter2"), "{message}");
+}
+
+/// Ends with the test.
+struct Relay(Child);
+
+impl Relay {
+    fn start(folder: &Path, url: &str) -> Self {
+        let log = fs::File::create(folder.join("log")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        command.arg("relay").current_dir(folder).env("DATABASE_URL", url).stderr(log);
+        Self(command.spawn().unwrap())
+    }
+
+    /// The most memory it has had, in bytes.
+    fn memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
+        let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        most.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn wait_for_status(folder: &Path, url: &str, part: &str) {
+    let began = Instant::now();
+    loop {
+        let status = expect(0, &semel(folder, url, &["status", "--output", "json"]));
+        if status.contains(part) {
+            return;
+        }
+        assert!(began.elapsed() < Duration::from_secs(120), "{part} never: {status}");
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// The log is read as it comes, and dropped: one transaction may be larger than all memory.
+#[tokio::test]
+async fn a_relay_that_tails_is_told_of_a_large_transaction_and_stays_small() {
+    const ROWS: usize = 40_000;
+    let Some(server) = service(Service::Mysql) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let name = format!("semel_cli_tail_{}", std::process::id());
+    execute(&server, &format!("create database {name}")).await;
+    let (base, _) = server.rsplit_once('/').unwrap();
+    let url = format!("{base}/{name}");
+    let config = CONFIG.replace("[sink", "mode = \"tail\"\nbatch = 1_000\n[sink");
+    fs::write(folder.join("semel.toml"), config).unwrap();
+    expect(0, &semel(folder, &url, &["migrate", "up", "--database", &url]));
+    let relay = Relay::start(folder, &url);
+    wait_for_status(folder, &url, "\"tailing\": true");
+    execute(
+        &url,
+        &format!(
+            "insert into semel_outbox (aggregate_type, aggregate_id, event_type, payload)
+            select 'order', seq % 1000, 'OrderPlaced', repeat('x', 1000) from seq_1_to_{ROWS}"
+        ),
+    )
+    .await;
+    wait_for_status(folder, &url, &format!("\"published\": {ROWS}"));
+    assert!(relay.memory() < 64 * 1024 * 1024, "{} bytes", relay.memory());
+    wait_for_status(folder, &url, "\"tailing\": true");
+    drop(relay);
+    wait_for_status(folder, &url, "\"tailing\": false");
+    execute(&server, &format!("drop database {name}")).await;
 }

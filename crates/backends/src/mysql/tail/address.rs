@@ -1,7 +1,7 @@
 //! A connection of the same kind as those of the pool, by the client that can read the log.
 
 #[cfg(feature = "tls")]
-use mysql_async::{ClientIdentity, PathOrBuf};
+use mysql_async::ClientIdentity;
 use mysql_async::{Conn, DriverError, Error, OptsBuilder, SslOpts};
 use semel_core::Failure;
 use sqlx::ConnectOptions;
@@ -10,6 +10,8 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 #[cfg(not(feature = "tls"))]
 use super::refusal::no_tls;
 use super::refusal::of_login;
+#[cfg(feature = "tls")]
+use super::refusal::tls;
 
 /// The largest event of the log that is taken in: it is held in memory while it is looked at. Larger
 /// ones end the session, and the next one begins behind them.
@@ -61,18 +63,21 @@ fn encryption(
         return Ok(None);
     }
     let url = options.to_url_lossy();
-    let file =
-        |name: &str| url.query_pairs().find(|(key, _)| key == name).map(|(_, shown)| pem(&shown));
+    let file = |name: &str| {
+        let found = url.query_pairs().find(|(key, _)| key == name);
+        found.map(|(_, shown)| pem(&shown)).transpose()
+    };
     let verifies = matches!(mode, MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity);
-    let mut trusted: Vec<PathOrBuf<'static>> = file("ssl-ca").into_iter().collect();
+    let mut trusted: Vec<Vec<u8>> = file("ssl-ca")?.into_iter().collect();
     if verifies {
         let roots = rustls_native_certs::load_native_certs().certs;
-        trusted.extend(roots.into_iter().map(|root| root.to_vec().into()));
+        trusted.extend(roots.into_iter().map(|root| root.to_vec()));
     }
-    let identity = file("ssl-cert").zip(file("ssl-key"));
-    let identity = identity.map(|(certificate, key)| ClientIdentity::new(certificate, key));
+    let identity = file("ssl-cert")?.zip(file("ssl-key")?);
+    let identity =
+        identity.map(|(certificate, key)| ClientIdentity::new(certificate.into(), key.into()));
     let encryption = SslOpts::default()
-        .with_root_certs(trusted)
+        .with_root_certs(trusted.into_iter().map(Into::into).collect())
         .with_disable_built_in_roots(verifies)
         .with_client_identity(identity)
         .with_danger_accept_invalid_certs(!verifies);
@@ -81,10 +86,10 @@ fn encryption(
 
 /// The options show what is in them, or the word "file" in front of its path.
 #[cfg(feature = "tls")]
-fn pem(shown: &str) -> PathOrBuf<'static> {
+fn pem(shown: &str) -> Result<Vec<u8>, Failure> {
     match shown.strip_prefix("file: ") {
-        Some(path) => std::path::PathBuf::from(path).into(),
-        None => shown.as_bytes().to_vec().into(),
+        Some(path) => std::fs::read(path).map_err(|error| tls(format!("MySQL: {path}: {error}"))),
+        None => Ok(shown.as_bytes().to_vec()),
     }
 }
 

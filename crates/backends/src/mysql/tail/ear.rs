@@ -16,6 +16,8 @@ pub(super) struct Ear {
     concerns_us: bool,
     /// Whether the transaction added to it.
     added: bool,
+    /// The names of transactions that added to it and are neither committed nor rolled back.
+    prepared: Vec<Vec<u8>>,
 }
 
 /// MariaDB's own kinds, with `log_bin_compress`.
@@ -23,9 +25,13 @@ const WRITE_ROWS_COMPRESSED_V1: u8 = 166;
 const WRITE_ROWS_COMPRESSED: u8 = 169;
 
 impl Ear {
+    /// Others are found by the next look.
+    const MOST_PREPARED: usize = 256;
+
     pub(super) fn new(database: &str) -> Self {
         let database = database.as_bytes().to_owned();
-        Self { database, named_a_table: false, concerns_us: false, added: false }
+        let prepared = Vec::new();
+        Self { database, named_a_table: false, concerns_us: false, added: false, prepared }
     }
 
     /// Says whether a transaction ended with this event that added to the outbox.
@@ -60,21 +66,43 @@ impl Ear {
             && table.database_name_raw().eq_ignore_ascii_case(&self.database)
     }
 
-    /// BEGIN, COMMIT, or a statement that stands for itself.
+    /// BEGIN, COMMIT, or a statement that stands for itself. Of a transaction in two phases the rows
+    /// come first, up to XA END, and whether it was committed may come much later.
     fn hear_statement(&mut self, statement: &[u8]) -> bool {
-        let begins = |with: &[u8]| {
-            statement.get(..with.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(with))
-        };
-        let ended = self.end();
-        // A transaction in two phases is committed by a statement far from its rows, which may be
-        // of any table; it is not committed where they are.
-        begins(b"XA COMMIT") || (ended && !begins(b"XA "))
+        let added = self.end();
+        if let Some(name) = after(b"XA END ", statement) {
+            if added && self.prepared.len() < Self::MOST_PREPARED {
+                self.prepared.push(name.to_owned());
+            }
+            return false;
+        }
+        if let Some(name) = after(b"XA COMMIT ", statement) {
+            return self.forget(name);
+        }
+        if let Some(name) = after(b"XA ROLLBACK ", statement) {
+            self.forget(name);
+            return false;
+        }
+        added
+    }
+
+    /// Says whether a transaction was prepared that has this name.
+    fn forget(&mut self, name: &[u8]) -> bool {
+        let known = self.prepared.len();
+        self.prepared.retain(|prepared| !name.starts_with(prepared));
+        self.prepared.len() < known
     }
 
     fn end(&mut self) -> bool {
         self.concerns_us = false;
         std::mem::take(&mut self.added)
     }
+}
+
+/// The rest of a statement that begins like this.
+fn after<'s>(begin: &[u8], statement: &'s [u8]) -> Option<&'s [u8]> {
+    let (found, rest) = statement.split_at_checked(begin.len())?;
+    found.eq_ignore_ascii_case(begin).then_some(rest)
 }
 
 fn adds(kind: u8) -> bool {
@@ -141,8 +169,10 @@ mod tests {
         assert!(!rings(&[ours(), update, commit.clone()]), "numbering");
         assert!(!rings(&[ours(), other(), commit.clone()]), "nothing was written");
         let later = [ours(), write.clone(), other(), write.clone(), says("XA END 'x'")];
+        let then = |text| [&later[..], &[says(text)]].concat();
         assert!(!rings(&later), "nothing is committed");
-        assert!(rings(&[says("BEGIN"), says("XA COMMIT 'x'")]));
+        assert!(rings(&then("XA COMMIT 'x'")));
+        assert!(!rings(&then("XA COMMIT 'y'")) && !rings(&then("XA ROLLBACK 'x'")));
         let foreign = (TABLE, table("shop2", "semel_outbox"));
         assert!(!rings(&[foreign, write.clone(), commit.clone()]));
         let after = [ours(), (UPDATE, vec![0; 16]), other(), write, commit];

@@ -16,14 +16,12 @@ mod session;
 
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use semel_core::Failure;
 use sqlx::MySqlPool;
 
 use self::bell::Rings;
 use self::session::Session;
 use super::error::failure;
-use crate::tailing::Session as _;
 
 pub use crate::tailing::Tailing;
 
@@ -58,11 +56,6 @@ impl Tail {
             session.bell.looked(rings, found);
         }
         self.looked(found, rings.is_some_and(|rings| rings.is_news), caught_up);
-    }
-
-    /// Resolves when another look is worth it.
-    pub(super) fn news(&self) -> Option<BoxFuture<'static, ()>> {
-        self.session().map(|session| session.news())
     }
 }
 

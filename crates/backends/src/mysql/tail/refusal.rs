@@ -74,7 +74,7 @@ pub(super) fn of_session(error: &Error) -> Failure {
     }
 }
 
-fn tls(what: String) -> Failure {
+pub(super) fn tls(what: String) -> Failure {
     Failure::misconfigured("E-TAIL-TLS", what).with_fix("check ssl-mode and ssl-ca of the URL")
 }
 

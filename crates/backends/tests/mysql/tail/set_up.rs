@@ -73,3 +73,37 @@ async fn a_user_without_replication() {
     store.close().await;
     on_server(&database.server, &format!("DROP USER {user}")).await;
 }
+
+/// The log comes the way that the URL asks for, and from whom it trusts.
+#[cfg(feature = "tls")]
+#[tokio::test]
+async fn a_server_that_wants_encryption() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&certificate, cert.pem()).unwrap();
+    std::fs::write(&key, signing_key.serialize_pem()).unwrap();
+    let (certificate, key) = (certificate.display(), key.display());
+    let options = [format!("--ssl-cert={certificate}"), format!("--ssl-key={key}")];
+    let Some((server, store)) = private(&[&options[0], &options[1]]).await else { return };
+    run(&store, "SET GLOBAL require_secure_transport = ON").await;
+    let modes = [
+        "PREFERRED".to_owned(),
+        "REQUIRED".to_owned(),
+        format!("VERIFY_IDENTITY&ssl-ca={certificate}"),
+    ];
+    for (number, mode) in (0..).zip(modes) {
+        let url = format!("{}?ssl-mode={mode}", server.address());
+        let store = MysqlConfig::new(&url).unwrap().connect().await.unwrap();
+        let mut relay = tailing(&store).await;
+        commit_one(&store, number).await;
+        relay.expect_news(&[number]).await;
+    }
+    let trusting = format!("{}?ssl-mode=REQUIRED", server.address());
+    let strict = format!("{}?ssl-mode=VERIFY_IDENTITY", server.address());
+    assert!(MysqlConfig::new(&trusting).unwrap().connect().await.is_ok());
+    assert!(MysqlConfig::new(&strict).unwrap().connect().await.is_err());
+}
