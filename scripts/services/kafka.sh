@@ -45,7 +45,8 @@ CONFIG
     sed "s/{port}/$port/g; s/{controller}/$controller/g" "$SEMEL_KAFKA_PROPERTIES" >>server.properties
   fi
   "${java[@]}" kafka.tools.StorageTool format --standalone --config server.properties \
-    --cluster-id c2VtZWwtdGVzdC1rYWZrYQ --add-scram 'SCRAM-SHA-256=[name=scram,password=scram-secret]'
+    --cluster-id c2VtZWwtdGVzdC1rYWZrYQ --add-scram 'SCRAM-SHA-256=[name=scram,password=scram-secret]' \
+    --add-scram 'SCRAM-SHA-512=[name=scram,password=other-secret]'
   server=("${java[@]}" -Xms128m -Xmx512m kafka.Kafka server.properties)
 }
 

@@ -79,6 +79,11 @@ pub(super) fn ended(code: Code, reason: &str) -> Failure {
     if fix.is_empty() { failure } else { failure.with_fix(fix) }
 }
 
+/// Whether librdkafka speaks of an alert by which a broker says that it does not trust us.
+pub(super) fn is_about_our_certificate(reason: &str) -> bool {
+    reason.contains(" alert ") && (reason.contains("certificate") || reason.contains("unknown ca"))
+}
+
 /// Nothing came back in time; `complaint` is what librdkafka said last.
 pub(super) fn no_answer(complaint: &str) -> Failure {
     let (fault, code, fix) = DOWN;
@@ -169,7 +174,8 @@ const AUTH: Verdict = (
 const TLS: Verdict = (
     Fault::Misconfigured,
     "E-KAFKA-TLS",
-    "check the CA file, the host name in the broker's certificate and its dates",
+    "check the CA file, the host name in the broker's certificate and its dates; and the certificate \
+     and key of the relay, if the broker asks for them",
 );
 const ACL: Verdict = (
     Fault::Misconfigured,
@@ -252,6 +258,19 @@ mod tests {
         for (code, fault, name) in cases {
             let Blame::Clear(failure) = lost(code) else { panic!("{code} is clear") };
             assert_eq!((failure.fault(), failure.code()), (fault, name), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_broker_says_by_an_alert_that_it_does_not_trust_us() {
+        let alerts = ["ssl/tls alert bad certificate", "tlsv13 alert certificate required"];
+        for alert in alerts.into_iter().chain(["tlsv1 alert unknown ca"]) {
+            let reason =
+                format!("ssl://127.0.0.1:9093/1: SSL routines::{alert}: SSL alert number 1");
+            assert!(is_about_our_certificate(&reason), "{reason}");
+        }
+        for reason in ["Connection refused", "SSL handshake failed: Disconnected", "alert"] {
+            assert!(!is_about_our_certificate(reason), "{reason}");
         }
     }
 

@@ -316,6 +316,10 @@ impl ClientContext for Reports {
             Some(code @ Code::SSL) if reason.contains("certificate") => {
                 stop(&self.ended, End::Failed(error::ended(code, reason)));
             }
+            // With TLS 1.3 it is after the handshake that a broker turns our certificate down.
+            _ if error::is_about_our_certificate(reason) => {
+                stop(&self.ended, End::Failed(error::ended(Code::SSL, reason)));
+            }
             // What was wrong with the last of them says more.
             Some(Code::AllBrokersDown) => {}
             _ => {

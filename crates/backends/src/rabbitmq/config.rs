@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lapin::types::ShortString;
 use lapin::uri::{AMQPScheme, AMQPUri};
+use semel_core::route::Template;
 use semel_core::wire::Format;
 use semel_core::{Failure, Secret};
 
@@ -31,7 +32,7 @@ use super::sink::RabbitmqSink;
 pub struct RabbitmqConfig {
     pub(super) uri: AMQPUri,
     pub(super) ca_file: Option<PathBuf>,
-    pub(super) exchange: ShortString,
+    pub(super) exchange: Exchange,
     pub(super) declared_exchange: Option<ExchangeKind>,
     pub(super) declared_queues: Vec<RabbitmqQueue>,
     pub(super) format: Format,
@@ -61,7 +62,7 @@ impl RabbitmqConfig {
         Ok(Self {
             uri,
             ca_file: None,
-            exchange: ShortString::default(),
+            exchange: Exchange::Named(ShortString::default()),
             declared_exchange: None,
             declared_queues: Vec::new(),
             format: Format::default(),
@@ -85,17 +86,40 @@ impl RabbitmqConfig {
         self
     }
 
-    /// Publishes to this exchange, with the topic as the routing key. Without it, the topic is the
-    /// name of the queue.
+    /// Publishes to this exchange, with the topic as the routing key: a name, or a [`Template`] such
+    /// as `{aggregate_type}` or `shop.{header.region|default:eu}`. Without it, the topic is the name
+    /// of the queue.
     ///
     /// # Errors
-    /// `Misconfigured` when the name has more than 255 bytes.
+    /// `Misconfigured` when the name has more than 255 bytes, or is no template.
     pub fn exchange(mut self, name: &str) -> Result<Self, Failure> {
-        self.exchange = short("the exchange", name)?;
+        let template: Template = name.parse()?;
+        self.exchange = match template.constant() {
+            Some(name) => Exchange::Named(short("the exchange", &name)?),
+            None => Exchange::Of(template, name.to_owned()),
+        };
         Ok(self)
     }
 
-    /// Makes the exchange, durable and of this kind, if it is not there. Only for a named exchange.
+    /// Whether the settings agree: only an exchange that is the same for all events can be declared,
+    /// and have queues bound to it. Also asked by [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// `Misconfigured` when they do not.
+    pub fn check(&self) -> Result<(), Failure> {
+        let declares = self.declared_exchange.is_some() || !self.declared_queues.is_empty();
+        match &self.exchange {
+            Exchange::Of(_, text) if declares => Err(Failure::misconfigured(
+                "E-RABBITMQ-NAME",
+                format!("RabbitMQ: the exchange {text:?} differs from event to event"),
+            )
+            .with_fix("make exchanges, queues and bindings yourself, and declare nothing here")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the exchange, durable and of this kind, if it is not there. Only for one that is the
+    /// same for all events.
     #[must_use]
     pub fn declare_exchange(mut self, kind: ExchangeKind) -> Self {
         self.declared_exchange = Some(kind);
@@ -139,8 +163,18 @@ impl RabbitmqConfig {
     /// `Unavailable` when the broker cannot be reached, `Misconfigured` when it refuses the user or
     /// a declaration, or when the exchange does not exist.
     pub async fn connect(self) -> Result<RabbitmqSink, Failure> {
+        self.check()?;
         RabbitmqSink::connect(self).await
     }
+}
+
+/// Where messages are published to.
+#[derive(Clone)]
+pub(super) enum Exchange {
+    /// The same for all; the default exchange has an empty name.
+    Named(ShortString),
+    /// By the fields of the event; with the text that it was read from.
+    Of(Template, String),
 }
 
 /// How an exchange routes.
@@ -254,12 +288,22 @@ fn short(what: &str, name: &str) -> Result<ShortString, Failure> {
     ShortString::try_new(name).map_err(|error| {
         Failure::misconfigured("E-RABBITMQ-NAME", format!("RabbitMQ: {what} has too long a name"))
             .with_source(error)
+            .with_fix("give it a name of at most 255 bytes")
     })
 }
 
 fn unknown(what: &str, name: &str, known: &str) -> Failure {
     Failure::misconfigured("E-RABBITMQ-NAME", format!("RabbitMQ: there is no {what} {name:?}"))
         .with_fix(format!("write {known}"))
+}
+
+impl Exchange {
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Named(name) => name.as_str(),
+            Self::Of(_, text) => text,
+        }
+    }
 }
 
 impl fmt::Debug for RabbitmqConfig {

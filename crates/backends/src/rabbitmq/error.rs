@@ -6,6 +6,7 @@
 //! | no confirmation in time | unavailable | `E-RABBITMQ-TIMEOUT` |
 //! | the connection is blocked: memory or disk alarm | unavailable | `E-RABBITMQ-BLOCKED` |
 //! | the message is returned: no queue takes it | refused | `E-RABBITMQ-UNROUTABLE` |
+//! | the template of the exchange gives an empty name | refused | `E-RABBITMQ-EXCHANGE` |
 //! | too large a body or header, too long a name | refused | `E-RABBITMQ-TOO-LARGE` |
 //! | nack: a queue is full and rejects, or failed | transient | `E-RABBITMQ-NACK` |
 //! | 403 access refused, 530 not allowed | misconfigured | `E-RABBITMQ-ACCESS` |
@@ -54,6 +55,13 @@ pub(super) fn unroutable(exchange: &str, routing_key: &str) -> Failure {
         (what, format!("bind a queue to {exchange:?} by {routing_key:?}, or correct the topic"))
     };
     Failure::refused("E-RABBITMQ-UNROUTABLE", what).with_fix(fix)
+}
+
+pub(super) fn no_exchange() -> Failure {
+    let what = "RabbitMQ: the template of the exchange gives an empty name";
+    Failure::refused("E-RABBITMQ-EXCHANGE", what).with_fix(
+        "write |default:NAME in the template, or set the header when the event is written",
+    )
 }
 
 pub(super) fn too_large(what: &str) -> Failure {

@@ -12,7 +12,7 @@ use semel_core::Failure;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-use super::config::{ExchangeKind, RabbitmqConfig, RabbitmqQueue};
+use super::config::{Exchange, ExchangeKind, RabbitmqConfig, RabbitmqQueue};
 use super::error::{failure, timed_out};
 use super::message::Limits;
 
@@ -150,15 +150,16 @@ async fn declare(connection: &Connection, config: &RabbitmqConfig) -> Result<(),
     channel.close(200, "OK".into()).await.map_err(failure("close a channel"))
 }
 
-/// Makes the exchange, or only checks that it is there. The default exchange always is.
+/// Makes the exchange, or only checks that it is there. The default exchange always is; of those that
+/// come from events nothing is known.
 pub(super) async fn declare_exchange(
     channel: &Channel,
     config: &RabbitmqConfig,
 ) -> Result<(), Failure> {
-    let name = config.exchange.clone();
-    if name.as_str().is_empty() {
-        return Ok(());
-    }
+    let name = match &config.exchange {
+        Exchange::Named(name) if !name.as_str().is_empty() => name.clone(),
+        _ => return Ok(()),
+    };
     let passive = config.declared_exchange.is_none();
     let kind = match config.declared_exchange {
         Some(ExchangeKind::Topic) => lapin::ExchangeKind::Topic,
@@ -181,10 +182,11 @@ async fn declare_queue(
     arguments.insert("x-queue-type".into(), kind);
     let options = QueueDeclareOptions { durable: true, ..Default::default() };
     channel.queue_declare(queue.name.clone(), options, arguments).await?;
-    if config.exchange.as_str().is_empty() {
-        return Ok(());
-    }
-    let (name, exchange, key) = (&queue.name, &config.exchange, &queue.binding);
+    let exchange = match &config.exchange {
+        Exchange::Named(name) if !name.as_str().is_empty() => name,
+        _ => return Ok(()),
+    };
+    let (name, key) = (&queue.name, &queue.binding);
     let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
     channel.queue_bind(name.clone(), exchange.clone(), key.clone(), options, arguments).await
 }

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use semel_core::wire::{Binding, Format};
-use semel_core::{Failure, Message};
+use semel_core::{Event, Failure, Message};
 
-use super::error::too_large;
+use super::config::Exchange;
+use super::error::{no_exchange, too_large};
 
 /// A message that is ready to be sent.
 pub(super) struct Outgoing {
@@ -16,7 +17,9 @@ pub(super) struct Outgoing {
 }
 
 /// Where a message goes, and what it is recognised by when it comes back.
+#[derive(Clone)]
 pub(super) struct Address {
+    pub(super) exchange: ShortString,
     pub(super) routing_key: ShortString,
     pub(super) id: ShortString,
 }
@@ -36,11 +39,13 @@ impl Outgoing {
     /// `Refused` when AMQP or the broker cannot carry it.
     pub(super) fn encode(
         message: &Message,
+        exchange: &Exchange,
         format: Format,
         limits: Limits,
     ) -> Result<Self, Failure> {
         const PERSISTENT: u8 = 2;
         let Message { topic, event, .. } = message;
+        let exchange = exchange.of(event)?;
         let routing_key = short("the topic", topic.as_str())?;
         let content_type = short("the content type", format.content_type(event))?;
         let id = short("the id", &event.id.to_string())?;
@@ -62,7 +67,20 @@ impl Outgoing {
             .with_headers(headers)
             .with_delivery_mode(PERSISTENT)
             .with_message_id(id.clone());
-        Ok(Self { address: Address { routing_key, id }, properties, body })
+        Ok(Self { address: Address { exchange, routing_key, id }, properties, body })
+    }
+}
+
+impl Exchange {
+    fn of(&self, event: &Event) -> Result<ShortString, Failure> {
+        match self {
+            Self::Named(name) => Ok(name.clone()),
+            Self::Of(template, _) => match template.render(event)? {
+                // That would be the default exchange, where the topic is the name of a queue.
+                name if name.is_empty() => Err(no_exchange()),
+                name => short("the exchange", &name),
+            },
+        }
     }
 }
 
@@ -108,7 +126,7 @@ fn short(what: &str, text: &str) -> Result<ShortString, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use semel_core::{Event, Fault};
+    use semel_core::Fault;
 
     use super::*;
 
@@ -119,7 +137,27 @@ mod tests {
     }
 
     fn encode(topic: &str, event: Event) -> Result<Outgoing, Failure> {
-        Outgoing::encode(&Message::first(topic, event), Format::Plain, LIMITS)
+        to(&Exchange::Named(ShortString::default()), topic, event)
+    }
+
+    fn to(exchange: &Exchange, topic: &str, event: Event) -> Result<Outgoing, Failure> {
+        Outgoing::encode(&Message::first(topic, event), exchange, Format::Plain, LIMITS)
+    }
+
+    #[test]
+    fn an_exchange_may_come_from_the_event() {
+        let text = "shop.{header.region|default:}{aggregate_type|upper}";
+        let exchange = Exchange::Of(text.parse().unwrap(), text.to_owned());
+        let address = to(&exchange, "t", event().with_header("region", "eu.")).unwrap().address;
+        assert_eq!(address.exchange.as_str(), "shop.eu.ORDER");
+
+        let text = "{header.region|default:}";
+        let exchange = Exchange::Of(text.parse().unwrap(), text.to_owned());
+        let failure = to(&exchange, "t", event()).err().unwrap();
+        assert_eq!((failure.fault(), failure.code()), (Fault::Refused, "E-RABBITMQ-EXCHANGE"));
+        let long = event().with_header("region", "x".repeat(256));
+        let failure = to(&exchange, "t", long).err().unwrap();
+        assert_eq!(failure.code(), "E-RABBITMQ-TOO-LARGE");
     }
 
     #[test]

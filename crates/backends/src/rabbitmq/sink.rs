@@ -11,7 +11,6 @@ use bytes::Bytes;
 use futures_util::future::try_join_all;
 use lapin::options::BasicPublishOptions;
 use lapin::tcp::OwnedTLSConfig;
-use lapin::types::ShortString;
 use lapin::{BasicProperties, Channel, Confirmation};
 use semel_core::{Failure, Fault, Message, Published, Sink};
 use tokio::task::spawn_blocking;
@@ -57,10 +56,9 @@ impl RabbitmqSink {
     async fn send(&self, link: &Link, batch: &[Message], waves: &mut Waves) -> Result<(), Failure> {
         let channel = link.channel().await?;
         while !waves.current().is_empty() {
-            let wave = waves
-                .current()
-                .iter()
-                .map(|place| Outgoing::encode(&batch[*place], self.config.format, link.limits));
+            let RabbitmqConfig { exchange, format, .. } = &*self.config;
+            let encode = |place| Outgoing::encode(&batch[place], exchange, *format, link.limits);
+            let wave = waves.current().iter().copied().map(encode);
             let results = self.send_wave(&channel, wave).await?;
             waves.advance(results);
         }
@@ -77,26 +75,13 @@ impl RabbitmqSink {
         let mut sending = Vec::new();
         let addresses = wave.map(|outgoing| {
             let Outgoing { address, properties, body } = outgoing?;
-            sending.push(self.send_one(channel, address.routing_key.clone(), properties, body));
+            sending.push(send_one(channel, address.clone(), properties, body));
             Ok(address)
         });
         let addresses: Vec<_> = addresses.collect();
         let mut answers = Answers::from(try_join_all(sending).await.map_err(failure("publish"))?);
-        let exchange = self.config.exchange.as_str();
-        let mut judge = |address: Address| answers.next_for(&address, exchange);
+        let mut judge = |address: Address| answers.next_for(&address);
         Ok(addresses.into_iter().map(|address| address.and_then(&mut judge)).collect())
-    }
-
-    async fn send_one(
-        &self,
-        channel: &Channel,
-        routing_key: ShortString,
-        properties: BasicProperties,
-        body: Bytes,
-    ) -> lapin::Result<Confirmation> {
-        let options = BasicPublishOptions { mandatory: true, ..Default::default() };
-        let exchange = self.config.exchange.clone();
-        channel.basic_publish(exchange, routing_key, options, &body, properties).await?.await
     }
 
     async fn usable_link(&self) -> Result<Arc<Link>, Failure> {
@@ -150,6 +135,16 @@ impl Sink for RabbitmqSink {
     }
 }
 
+async fn send_one(
+    channel: &Channel,
+    Address { exchange, routing_key, .. }: Address,
+    properties: BasicProperties,
+    body: Bytes,
+) -> lapin::Result<Confirmation> {
+    let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+    channel.basic_publish(exchange, routing_key, options, &body, properties).await?.await
+}
+
 /// What the broker answered to the messages of a wave.
 struct Answers {
     acknowledged: std::vec::IntoIter<bool>,
@@ -160,10 +155,10 @@ struct Answers {
 }
 
 impl Answers {
-    fn next_for(&mut self, address: &Address, exchange: &str) -> Result<(), Failure> {
+    fn next_for(&mut self, address: &Address) -> Result<(), Failure> {
         let acknowledged = self.acknowledged.next().unwrap_or(false);
         if self.returned.contains(address.id.as_str()) {
-            return Err(unroutable(exchange, address.routing_key.as_str()));
+            return Err(unroutable(address.exchange.as_str(), address.routing_key.as_str()));
         }
         if acknowledged { Ok(()) } else { Err(rejected()) }
     }

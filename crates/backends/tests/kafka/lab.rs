@@ -10,6 +10,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, service};
 use tempfile::TempDir;
@@ -25,11 +26,20 @@ pub(crate) struct Lab {
     pub(crate) sasl: String,
     #[cfg(feature = "tls")]
     pub(crate) tls: String,
+    /// Encrypted, for users with a password.
+    #[cfg(feature = "tls")]
+    pub(crate) sasl_tls: String,
+    /// Encrypted, for users with a certificate.
+    #[cfg(feature = "tls")]
+    pub(crate) certified: String,
     /// Carries the proxies.
     runtime: Option<Runtime>,
 }
 
 const DOORS: usize = 40;
+/// What needs no proxy: the name of the listener, and its protocol.
+const SECURED: [(&str, &str); 4] =
+    [("SASL", "SASL_PLAINTEXT"), ("TLS", "SSL"), ("SASLTLS", "SASL_SSL"), ("CERTIFIED", "SSL")];
 
 impl Lab {
     /// The lab; nothing when there is no Kafka here.
@@ -56,24 +66,25 @@ impl Lab {
         self.doors.get(number).expect("DOORS is too small")
     }
 
-    /// The certificate of the broker, which signed itself.
+    /// A file: `broker.pem` is the certificate of the broker, which signed itself; `relay.pem` with
+    /// `relay.key` is one that it trusts, and `stranger` one that it does not.
     #[cfg(feature = "tls")]
-    pub(crate) fn certificate(&self) -> std::path::PathBuf {
-        self.folder.path().join("broker.pem")
+    pub(crate) fn file(&self, name: &str) -> std::path::PathBuf {
+        self.folder.path().join(name)
     }
 
     fn start() -> Self {
         let folder = TempDir::with_prefix("semel-kafka-lab-").unwrap();
         let runtime = Runtime::new().unwrap();
         // All are held until the proxies have theirs, so that none comes twice.
-        let held: Vec<_> = (0..DOORS + 2).map(|_| listener()).collect();
+        let held: Vec<_> = (0..DOORS + SECURED.len()).map(|_| listener()).collect();
         let ports: Vec<_> = held.iter().map(|it| it.local_addr().unwrap().port()).collect();
-        let doors: Vec<_> = ports[2..]
+        let doors: Vec<_> = ports[SECURED.len()..]
             .iter()
             .map(|port| runtime.block_on(Proxy::start(format!("127.0.0.1:{port}"))))
             .collect();
         drop(held);
-        make_certificate(folder.path());
+        make_certificates(folder.path());
         let properties = folder.path().join("lab.properties");
         fs::write(&properties, self::properties(folder.path(), &ports, &doors)).unwrap();
         let started = run("start", folder.path());
@@ -86,6 +97,10 @@ impl Lab {
             sasl: format!("127.0.0.1:{}", ports[0]),
             #[cfg(feature = "tls")]
             tls: format!("127.0.0.1:{}", ports[1]),
+            #[cfg(feature = "tls")]
+            sasl_tls: format!("127.0.0.1:{}", ports[2]),
+            #[cfg(feature = "tls")]
+            certified: format!("127.0.0.1:{}", ports[3]),
             folder,
             doors,
             used: AtomicUsize::new(0),
@@ -119,39 +134,56 @@ fn properties(folder: &Path, ports: &[u16], doors: &[Proxy]) -> String {
         String::from("PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}");
     let mut advertised = String::from("PLAINTEXT://127.0.0.1:{port}");
     let mut protocols = String::from("PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT");
-    let secured = [("SASL", "SASL_PLAINTEXT"), ("TLS", "SSL")];
-    for ((name, protocol), port) in secured.iter().zip(ports) {
+    for ((name, protocol), port) in SECURED.iter().zip(ports) {
         listeners += &format!(",{name}://127.0.0.1:{port}");
         advertised += &format!(",{name}://127.0.0.1:{port}");
         protocols += &format!(",{name}:{protocol}");
     }
-    for (number, (door, port)) in doors.iter().zip(&ports[2..]).enumerate() {
+    for (number, (door, port)) in doors.iter().zip(&ports[SECURED.len()..]).enumerate() {
         listeners += &format!(",DOOR{number}://127.0.0.1:{port}");
         advertised += &format!(",DOOR{number}://{}", door.address());
         protocols += &format!(",DOOR{number}:PLAINTEXT");
     }
-    let login = "org.apache.kafka.common.security";
-    format!(
+    let mut properties = format!(
         "listeners={listeners}\n\
          advertised.listeners={advertised}\n\
          listener.security.protocol.map={protocols}\n\
          inter.broker.listener.name=PLAINTEXT\n\
          num.network.threads=1\n\
          authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\n\
-         super.users=User:ANONYMOUS;User:admin;User:scram;User:CN=127.0.0.1\n\
-         listener.name.sasl.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256\n\
-         listener.name.sasl.plain.sasl.jaas.config={login}.plain.PlainLoginModule required \
-         user_admin=\"admin-secret\" user_nobody=\"nobody-secret\";\n\
-         listener.name.sasl.scram-sha-256.sasl.jaas.config={login}.scram.ScramLoginModule required;\n\
-         listener.name.tls.ssl.keystore.type=PKCS12\n\
-         listener.name.tls.ssl.keystore.location={0}/broker.p12\n\
-         listener.name.tls.ssl.keystore.password=changeit\n",
+         super.users=User:ANONYMOUS;User:admin;User:scram;User:CN=relay\n\
+         listener.name.certified.ssl.client.auth=required\n\
+         listener.name.certified.ssl.truststore.type=PKCS12\n\
+         listener.name.certified.ssl.truststore.location={0}/trusted.p12\n\
+         listener.name.certified.ssl.truststore.password=changeit\n",
         folder.display()
-    )
+    );
+    for name in ["sasl", "sasltls"] {
+        let login = "org.apache.kafka.common.security";
+        properties += &format!(
+            "listener.name.{name}.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512\n\
+             listener.name.{name}.plain.sasl.jaas.config={login}.plain.PlainLoginModule required \
+             user_admin=\"admin-secret\" user_nobody=\"nobody-secret\";\n"
+        );
+        for scram in ["scram-sha-256", "scram-sha-512"] {
+            let module = format!("{login}.scram.ScramLoginModule required;");
+            properties += &format!("listener.name.{name}.{scram}.sasl.jaas.config={module}\n");
+        }
+    }
+    for name in ["tls", "sasltls", "certified"] {
+        properties += &format!(
+            "listener.name.{name}.ssl.keystore.type=PKCS12\n\
+             listener.name.{name}.ssl.keystore.location={}/broker.p12\n\
+             listener.name.{name}.ssl.keystore.password=changeit\n",
+            folder.display()
+        );
+    }
+    properties
 }
 
-/// With the tool that comes with Java, which the broker needs anyway.
-fn make_certificate(folder: &Path) {
+/// With the tool that comes with Java, which the broker needs anyway. The relay's certificate has
+/// signed itself, and the broker trusts it.
+fn make_certificates(folder: &Path) {
     let keytool = |arguments: &str| {
         let mut tool = Command::new("keytool");
         tool.current_dir(folder).args(arguments.split_whitespace());
@@ -163,6 +195,23 @@ fn make_certificate(folder: &Path) {
         "-genkeypair {store} -keyalg EC -dname CN=127.0.0.1 -ext san=ip:127.0.0.1 -validity 2"
     ));
     keytool(&format!("-exportcert -rfc {store} -file broker.pem"));
+    make_identity(folder, "relay");
+    make_identity(folder, "stranger");
+    keytool(
+        "-importcert -noprompt -keystore trusted.p12 -storetype PKCS12 -storepass changeit \
+         -alias relay -file relay.pem",
+    );
+}
+
+/// Makes `<name>.pem` and `<name>.key`.
+fn make_identity(folder: &Path, name: &str) {
+    let mut parameters = CertificateParams::default();
+    parameters.distinguished_name = DistinguishedName::new();
+    parameters.distinguished_name.push(DnType::CommonName, name);
+    let key = KeyPair::generate().unwrap();
+    let certificate = parameters.self_signed(&key).unwrap();
+    fs::write(folder.join(format!("{name}.pem")), certificate.pem()).unwrap();
+    fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).unwrap();
 }
 
 fn listener() -> TcpListener {

@@ -115,6 +115,38 @@ async fn a_broker_that_is_killed_and_restarted_loses_and_doubles_nothing() {
     assert_eq!(lane, (0..4000).collect::<Vec<_>>());
 }
 
+/// The broker gives up its only folder, and ends.
+#[tokio::test]
+async fn a_full_disk_is_an_outage_and_loses_nothing() {
+    const FULL: u64 = 12 * 1024 * 1024;
+    let Some(_) = service(Service::Kafka) else { return };
+    let Some(server) = blocking(|| Private::start(Service::Kafka)).await else { return };
+    let server = Arc::new(server);
+    let topic = topics::random_topic();
+    topics::create(server.address(), &topic, &[]).await;
+    let config = config(server.address()).patience(Duration::from_secs(4));
+    let sink = config.connect().await.unwrap();
+    server.limit_files(FULL);
+    let padding = "0".repeat(200_000);
+    let large =
+        |number: u64| event("a", 0).with_bytes("application/json", format!("{padding}{number}"));
+    let mut full = false;
+    for number in 0..100 {
+        let batch = messages(&topic, [large(number)]);
+        let verdicts = publish(&sink, &batch).await;
+        if verdicts != [Verdict::Confirmed] {
+            expect(failure(&verdicts[0]), Fault::Unavailable, "E-KAFKA-DOWN");
+            full = true;
+            let held = Arc::clone(&server);
+            blocking(move || held.restart()).await;
+            confirmed_at_last(&sink, &batch).await;
+        }
+    }
+    assert!(full, "the disk was never full");
+    let first = topics::first_arrivals(server.address(), &topic, "a").await;
+    assert_eq!(first, (0..100).collect::<Vec<_>>());
+}
+
 const LONG: Duration = Duration::from_secs(100);
 
 fn in_background(

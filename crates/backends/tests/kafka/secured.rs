@@ -10,7 +10,7 @@ use super::{config, expect, failure, messages, publish, topics};
 #[tokio::test]
 async fn a_wrong_password_is_a_mistake_in_the_set_up() {
     let Some(lab) = Lab::open().await else { return };
-    for mechanism in [Mechanism::Plain, Mechanism::ScramSha256] {
+    for mechanism in [Mechanism::Plain, Mechanism::ScramSha256, Mechanism::ScramSha512] {
         let config = config(&lab.sasl).sasl(Sasl::new(mechanism, "admin", "guessed"));
         let failure = config.connect().await.unwrap_err();
         expect(&failure, Fault::Misconfigured, "E-KAFKA-AUTH");
@@ -26,11 +26,15 @@ async fn a_user_with_the_right_password_may_publish() {
     let users = [
         Sasl::new(Mechanism::Plain, "admin", "admin-secret"),
         Sasl::new(Mechanism::ScramSha256, "scram", "scram-secret"),
+        Sasl::new(Mechanism::ScramSha512, "scram", "other-secret"),
     ];
     for user in users {
-        let sink = config(&lab.sasl).sasl(user).connect().await.unwrap();
-        let verdicts = publish(&sink, &messages(&topic, [event("a", 1)])).await;
-        assert_eq!(verdicts, [Verdict::Confirmed]);
+        let encrypted = config(&lab.sasl_tls).tls(Tls::default().ca_file(lab.file("broker.pem")));
+        for config in [config(&lab.sasl), encrypted] {
+            let sink = config.sasl(user.clone()).connect().await.unwrap();
+            let verdicts = publish(&sink, &messages(&topic, [event("a", 1)])).await;
+            assert_eq!(verdicts, [Verdict::Confirmed]);
+        }
     }
 }
 
@@ -55,7 +59,7 @@ async fn a_trusted_broker_gets_messages_over_tls() {
     let Some(lab) = Lab::open().await else { return };
     let topic = topics::random_topic();
     topics::create(&lab.plain, &topic, &[]).await;
-    let tls = Tls::default().ca_file(lab.certificate());
+    let tls = Tls::default().ca_file(lab.file("broker.pem"));
     let sink = config(&lab.tls).tls(tls).connect().await.unwrap();
     sink.check().await.unwrap();
     let verdicts = publish(&sink, &messages(&topic, [event("a", 1)])).await;
@@ -67,4 +71,26 @@ async fn a_broker_that_is_not_trusted_is_a_mistake_in_the_set_up() {
     let Some(lab) = Lab::open().await else { return };
     let failure = config(&lab.tls).tls(Tls::default()).connect().await.unwrap_err();
     expect(&failure, Fault::Misconfigured, "E-KAFKA-TLS");
+}
+
+/// The broker knows the relay by its certificate alone.
+#[tokio::test]
+async fn a_certificate_that_the_broker_trusts_is_a_user() {
+    let Some(lab) = Lab::open().await else { return };
+    let topic = topics::random_topic();
+    topics::create(&lab.plain, &topic, &[]).await;
+    let trusting = || Tls::default().ca_file(lab.file("broker.pem"));
+    let as_relay = trusting().identity(lab.file("relay.pem"), lab.file("relay.key"));
+    let sink = config(&lab.certified).tls(as_relay).connect().await.unwrap();
+    let verdicts = publish(&sink, &messages(&topic, [event("a", 1)])).await;
+    assert_eq!(verdicts, [Verdict::Confirmed]);
+
+    let as_stranger = trusting().identity(lab.file("stranger.pem"), lab.file("stranger.key"));
+    for tls in [trusting(), as_stranger] {
+        let failure = config(&lab.certified).tls(tls).connect().await.unwrap_err();
+        expect(&failure, Fault::Misconfigured, "E-KAFKA-TLS");
+    }
+    let missing = trusting().identity(lab.file("relay.pem"), lab.file("no-such.key"));
+    let failure = config(&lab.certified).tls(missing).connect().await.unwrap_err();
+    expect(&failure, Fault::Misconfigured, "E-KAFKA-CONFIG");
 }

@@ -1,9 +1,9 @@
 //! Set-ups that are wrong and messages that cannot be carried, each provoked on a real broker.
 
-use lapin::options::{ExchangeDeclareOptions, ExchangeDeleteOptions};
+use lapin::options::{ExchangeDeclareOptions, ExchangeDeleteOptions, QueueBindOptions};
 use lapin::types::FieldTable;
 use semel_backends::rabbitmq::{ExchangeKind, QueueKind, RabbitmqConfig, RabbitmqQueue};
-use semel_core::{Failure, Fault, Secret, Sink};
+use semel_core::{Event, Failure, Fault, Secret, Sink};
 use semel_testkit::services::{Service, service};
 use semel_testkit::workload::{event, events, numbers};
 use tokio::time::timeout;
@@ -108,6 +108,61 @@ async fn a_declaration_that_does_not_match_is_misconfigured() {
     let failure = connect_failure(declared(QueueKind::Quorum)).await;
     assert_misconfigured(&failure, "E-RABBITMQ-MISMATCH");
     reader.channel.queue_delete(queue.into(), Default::default()).await.unwrap();
+}
+
+/// One exchange per kind of aggregate, made by somebody else.
+#[tokio::test]
+async fn every_event_finds_its_exchange() {
+    let Some(url) = service(Service::Rabbitmq) else { return };
+    let reader = Reader::open(&url).await;
+    let base = random_name("exchange");
+    for kind in ["order", "payment"] {
+        let (exchange, queue) = (format!("{base}.{kind}"), format!("{base}-{kind}"));
+        let options = ExchangeDeclareOptions { auto_delete: true, ..Default::default() };
+        let (topic, none) = (lapin::ExchangeKind::Topic, FieldTable::default);
+        let declare =
+            reader.channel.exchange_declare(exchange.clone().into(), topic, options, none());
+        timeout(PATIENCE, declare).await.unwrap().unwrap();
+        reader.declare(&queue, none()).await;
+        let (options, key) = (QueueBindOptions::default(), "placed".into());
+        let bind = reader.channel.queue_bind(queue.into(), exchange.into(), key, options, none());
+        timeout(PATIENCE, bind).await.unwrap().unwrap();
+    }
+    let template = format!("{base}.{{aggregate_type}}");
+    let config = RabbitmqConfig::new(&url).unwrap().exchange(&template).unwrap();
+    let sink = timeout(PATIENCE, config.connect()).await.unwrap().unwrap();
+    timeout(PATIENCE, sink.check()).await.unwrap().unwrap();
+    let of = |kind: &str, number: u64| {
+        Event::new(kind, "1", "Numbered").with_bytes("application/json", number.to_string())
+    };
+    let batch = (0..6).map(|number| of(if number < 4 { "order" } else { "payment" }, number));
+    assert!(publish(&sink, "placed", batch).await.all_confirmed());
+    let failure = failure_of(publish(&sink, "cancelled", [of("order", 7)]).await);
+    assert_eq!(failure.code(), "E-RABBITMQ-UNROUTABLE");
+    assert!(failure.to_string().contains(&format!("{base}.order")), "{failure}");
+    let failure = failure_of(publish(&sink, "placed", [of("refund", 8)]).await);
+    assert_misconfigured(&failure, "E-RABBITMQ-MISSING");
+    assert!(failure.to_string().contains(&format!("{base}.refund")), "{failure}");
+    assert!(publish(&sink, "placed", [of("order", 9)]).await.all_confirmed(), "others go on");
+    assert_eq!(numbers(&reader.arrived(&format!("{base}-order")).await), [0, 1, 2, 3, 9]);
+    let all = reader.arrived(&format!("{base}-payment")).await;
+    assert_eq!(numbers(&all[5..]), [4, 5]);
+}
+
+#[test]
+fn only_what_is_the_same_for_all_can_be_declared() {
+    let config = || RabbitmqConfig::new("amqp://localhost").unwrap();
+    let failure = config().exchange("{aggregate}").unwrap_err();
+    assert_misconfigured(&failure, "E-TEMPLATE");
+    assert_misconfigured(&config().exchange(&"x".repeat(256)).unwrap_err(), "E-RABBITMQ-NAME");
+    let constant = config().exchange("events").unwrap().declare_exchange(ExchangeKind::Topic);
+    constant.check().unwrap();
+    let template = || config().exchange("{aggregate_type}").unwrap();
+    template().check().unwrap();
+    let declared = template().declare_exchange(ExchangeKind::Topic);
+    assert_misconfigured(&declared.check().unwrap_err(), "E-RABBITMQ-NAME");
+    let bound = template().declare_queue(RabbitmqQueue::new("billing").unwrap());
+    assert_misconfigured(&bound.check().unwrap_err(), "E-RABBITMQ-NAME");
 }
 
 #[tokio::test]

@@ -377,6 +377,27 @@ fn mistakes_of_routing_are_found_before_the_first_event() {
     check(&cases);
 }
 
+#[test]
+#[cfg(feature = "rabbitmq")]
+fn mistakes_of_an_exchange_are_found_before_the_first_event() {
+    let to = |lines: &str| {
+        let sink = format!("type = \"rabbitmq\"\nurl = \"amqp://localhost\"\n{lines}");
+        SMALLEST.replace("type = \"file\"\npath = \"events.ndjson\"", &sink)
+    };
+    parse(&to("exchange = \"shop.{aggregate_type|snake}\"")).unwrap();
+    parse(&to("exchange = \"shop\"\ndeclare_exchange = \"topic\"")).unwrap();
+    check(&[
+        (
+            to("exchange = \"{aggregate}\""),
+            "f:6  [sink.out] exchange: template \"{aggregate}\": unknown field",
+        ),
+        (
+            to("exchange = \"{aggregate_type}\"\ndeclare_exchange = \"topic\""),
+            "f:6  [sink.out] exchange: RabbitMQ: the exchange \"{aggregate_type}\" differs",
+        ),
+    ]);
+}
+
 /// The first mistake of each text begins like this.
 fn check(cases: &[(String, &str)]) {
     for (text, expected) in cases {

@@ -308,6 +308,7 @@ fn rabbitmq(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, ca, RabbitmqConfig::ca_file);
     config = with(config, declared, RabbitmqConfig::declare_exchange);
     config = with(config, queue, RabbitmqConfig::declare_queue);
+    checked(section, "exchange", config.check())?;
     config = with(config, timeout, RabbitmqConfig::timeout);
     config = with(config, size, RabbitmqConfig::max_message_bytes);
     Some(sink(move || config.clone().connect()))

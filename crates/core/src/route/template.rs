@@ -77,6 +77,23 @@ impl Template {
         Ok(text)
     }
 
+    /// The text, if no field is in it: then it is the same for all events.
+    ///
+    /// ```
+    /// # use semel_core::route::Template;
+    /// assert_eq!("orders".parse::<Template>()?.constant().as_deref(), Some("orders"));
+    /// assert_eq!("{aggregate_type}".parse::<Template>()?.constant(), None);
+    /// # Ok::<(), semel_core::Failure>(())
+    /// ```
+    #[must_use]
+    pub fn constant(&self) -> Option<String> {
+        let text = |part: &Part| match part {
+            Part::Text(text) => Some(text.clone()),
+            Part::Field(..) => None,
+        };
+        self.parts.iter().map(text).collect()
+    }
+
     /// The text that is the same for all events.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.parts.iter().filter_map(|part| match part {

@@ -84,6 +84,21 @@ impl Private {
         self.run("thaw");
     }
 
+    /// From now on none of its files can grow beyond this many bytes: to it that is a disk that takes
+    /// no more. Ends with its process.
+    ///
+    /// # Panics
+    /// When `prlimit` is not there, or fails.
+    pub fn limit_files(&self, bytes: u64) {
+        let process = self.folder.path().join(self.service.as_str()).join("pid");
+        let process = fs::read_to_string(process).expect("its process id");
+        let limited = Command::new("prlimit")
+            .args(["--pid", process.trim(), &format!("--fsize={bytes}:")])
+            .status()
+            .expect("prlimit runs");
+        assert!(limited.success(), "{limited}");
+    }
+
     /// Ends it if it still runs, and starts it again with its data, at the same address.
     pub fn restart(&self) {
         self.run("restart");

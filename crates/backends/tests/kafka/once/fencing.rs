@@ -53,6 +53,44 @@ async fn another_division_knows_what_was_sent_and_fences_off_who_sent_it() {
     assert_eq!(numbers(&topics::read(&brokers, &[&topic]).await), [0, 1, 2]);
 }
 
+/// A share loses its producer to an outage, is fenced off meanwhile, and begins with another producer,
+/// as it would after any outage: it must not take the pipeline back.
+#[tokio::test]
+async fn who_was_fenced_off_in_an_outage_stays_off() {
+    let Some(lab) = Lab::open().await else { return };
+    let (id, door) = (random_id(), lab.door(lab.next_door()));
+    let topic = topics::random_topic();
+    topics::create(&lab.plain, &topic, &[]).await;
+    let config = config(&door.address()).patience(Duration::from_secs(3));
+    let whole = open_at_last(&config, &id).await;
+    all_confirmed(&whole, &messages(&topic, [event("a", 0)])).await;
+
+    door.refuse(true);
+    door.cut();
+    let verdicts = publish(&whole, &messages(&topic, [event("a", 1)])).await;
+    let outage = failure(&verdicts[0]);
+    assert_eq!(outage.fault(), Fault::Unavailable);
+    assert_ne!(outage.code(), "E-KAFKA-FENCED", "it does not know yet");
+
+    let half = open_share(&lab.plain, &id, Share::new(0, 2).unwrap()).await;
+    all_confirmed(&half, &messages(&topic, [event("a", 1)])).await;
+    door.refuse(false);
+    let fenced = async {
+        loop {
+            let verdicts = publish(&whole, &messages(&topic, [event("a", 8)])).await;
+            let failure = failure(&verdicts[0]);
+            assert_eq!(failure.fault(), Fault::Unavailable, "{failure:?}");
+            if failure.code() == "E-KAFKA-FENCED" {
+                return;
+            }
+        }
+    };
+    timeout(Duration::from_secs(60), fenced).await.expect("it learns of it");
+    expect(&whole.check().await.unwrap_err(), Fault::Refused, "E-KAFKA-FENCED");
+    all_confirmed(&half, &messages(&topic, [event("a", 2)])).await;
+    assert_eq!(numbers(&topics::read(&lab.plain, &[&topic]).await), [0, 1, 2]);
+}
+
 #[tokio::test]
 async fn shares_of_one_division_do_not_disturb_each_other() {
     let Some(brokers) = service(Service::Kafka) else { return };
