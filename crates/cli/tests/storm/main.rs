@@ -130,10 +130,9 @@ async fn a_tailing_relay_is_killed_and_cut_off_from_its_log_on_mysql() {
             (SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%') \
         DO EXECUTE IMMEDIATE concat('KILL ', dump.id); END FOR; END";
     const PURGE: &str = "FLUSH BINARY LOGS; PURGE BINARY LOGS BEFORE now() + INTERVAL 1 HOUR";
-    let Some((server, mut relays, writers)) = begin_in("auto", Service::Mysql, LEADER, 1).await
-    else {
-        return;
-    };
+    let Some(server) = Private::start(Service::Mysql) else { return };
+    let mut relays = Relays::new(server.address(), "auto", LEADER, LEASE, 1);
+    let writers = Writers::start(server.address(), 16).await;
     let (began, mut kills, mut round) = (Instant::now(), 0, 0);
     while began.elapsed() < storm() * 2 {
         sleep(Duration::from_millis(1_500)).await;
