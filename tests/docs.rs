@@ -1,5 +1,7 @@
 //! The documentation says what the code says.
 
+#![allow(clippy::unwrap_used, reason = "test code: a panic is how it reports")]
+
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
