@@ -12,11 +12,11 @@ use super::{ACCOUNT, Lab, PATIENCE, Queue, REGION, boto3, publish, random_name, 
 
 mod standard {
     use super::Place;
-    short_sink_suite!(Place<false>, messages_arrive_intact);
+    semel_testkit::sink_suite!(Place<false>);
 }
 mod fifo {
     use super::Place;
-    short_sink_suite!(Place<true>);
+    semel_testkit::sink_suite!(Place<true>);
 }
 
 /// A topic of the test's own, a queue that subscribes to it, and a sink.
@@ -60,6 +60,7 @@ print(arn)
 
 impl<const FIFO: bool> SinkProbe for Place<FIFO> {
     type Sink = AwsSink;
+    const MANY: u64 = super::FEWER;
 
     fn sink(&self) -> &AwsSink {
         &self.sink

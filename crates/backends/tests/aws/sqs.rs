@@ -16,7 +16,7 @@ mod standard {
 }
 mod fifo {
     use super::Place;
-    short_sink_suite!(Place<true>, messages_arrive_intact);
+    semel_testkit::sink_suite!(Place<true>);
 }
 
 /// A queue of the test's own and a sink to it.
@@ -48,6 +48,7 @@ impl<const FIFO: bool> Probe for Place<FIFO> {
 
 impl<const FIFO: bool> SinkProbe for Place<FIFO> {
     type Sink = AwsSink;
+    const MANY: u64 = super::FEWER;
 
     fn sink(&self) -> &AwsSink {
         &self.sink

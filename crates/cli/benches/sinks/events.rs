@@ -19,10 +19,6 @@ pub(crate) const BATCH: usize = 1_000;
 pub(crate) const AT_ONCE: usize = 8;
 
 impl Load {
-    pub(crate) fn with_lanes(lanes: usize) -> Self {
-        Self { lanes, ..Self::default() }
-    }
-
     /// Batches of messages, made when they are asked for.
     pub(crate) fn batches(self, topic: &str) -> impl Iterator<Item = Vec<Message>> + Send + use<> {
         let (topic, payload) = (topic.to_owned(), self.payload());

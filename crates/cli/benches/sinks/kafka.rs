@@ -1,5 +1,7 @@
-//! Kafka, beside a bare producer of librdkafka with the same settings.
+//! Kafka, beside a bare producer of librdkafka with the same settings, and the tool that comes with Kafka.
 
+use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +20,7 @@ use semel_core::wire::{Binding, Format};
 use semel_core::{Message, Sink};
 
 use crate::events::Load;
-use crate::{Broker, Outcomes, Target};
+use crate::{Broker, Native, Outcomes, Target};
 
 pub(crate) const BROKER: Broker = Broker {
     name: "kafka",
@@ -31,7 +33,7 @@ pub(crate) const BROKER: Broker = Broker {
     },
     bare: |target, load| Box::pin(async move { bare(&target, load) }),
     remove: |target| Box::pin(remove(target)),
-    native: None,
+    native: Some(Native { tool: "kafka-producer-perf-test", run: native }),
 };
 
 /// Exactly once, beside the same bare producer, which is not.
@@ -111,5 +113,25 @@ fn send(producer: &ThreadedProducer<Count>, message: &Message) {
     while let Err((_, back)) = producer.send(record) {
         record = back;
         std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// The same settings, and records of about the same size.
+fn native(target: &Target, load: Load) -> Outcomes<f64> {
+    const HEADERS: usize = 250;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kafka/perf-test");
+    let output = Command::new(script)
+        .args(["--topic", &target.topic, "--throughput", "-1"])
+        .args(["--num-records", &load.count.to_string()])
+        .args(["--record-size", &(load.bytes + HEADERS).to_string()])
+        .args(["--bootstrap-server", &target.server, "--command-property"])
+        .args(["acks=all", "enable.idempotence=true", "linger.ms=1", "batch.size=262144"])
+        .output()?;
+    let said = String::from_utf8(output.stdout)?;
+    let last = said.lines().rfind(|line| line.contains(" records/sec"));
+    let rate = last.and_then(|line| line.split(", ").nth(1)?.split(' ').next());
+    match rate {
+        Some(rate) => Ok(rate.parse()?),
+        None => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned().into()),
     }
 }

@@ -1,5 +1,6 @@
-//! How fast each sink is when the engine feeds it, beside a bare loop of the same client library, or
-//! the broker's own load tool, against the same server in the same run. `./dev bench sinks [NAME …]`
+//! How fast each sink is when the engine feeds it, beside a bare loop of the same client library and
+//! the broker's own load tool, against the same server in the same run.
+//! `./dev bench sinks [NAME …] [--events N] [--rounds N]`
 //!
 //! Servers are those of `SEMEL_TEST_*`. Every measurement is a process of its own, so that its memory
 //! is its own. Both sides make their events as they go and send the same bytes.
@@ -10,6 +11,7 @@
 mod engine;
 mod events;
 mod kafka;
+mod mqtt;
 mod nats;
 mod rabbitmq;
 mod redis;
@@ -36,8 +38,13 @@ struct Broker {
     sink: fn(Target) -> Soon<Arc<dyn Sink>>,
     bare: fn(Target, Load) -> Soon<Duration>,
     remove: fn(Target) -> Soon<()>,
-    /// The broker's own load tool: events/s, if it is installed.
-    native: Option<fn(&Target, Load) -> Outcomes<f64>>,
+    native: Option<Native>,
+}
+
+/// The load tool of a broker: its name, and how many events it sends in a second.
+struct Native {
+    tool: &'static str,
+    run: fn(&Target, Load) -> Outcomes<f64>,
 }
 
 /// A server, and a topic on it.
@@ -47,30 +54,57 @@ struct Target {
     topic: String,
 }
 
-const BROKERS: [&Broker; 5] =
-    [&kafka::BROKER, &kafka::ONCE, &rabbitmq::BROKER, &nats::BROKER, &redis::BROKER];
-const ROUNDS: usize = 3;
+const BROKERS: [&Broker; 6] =
+    [&kafka::BROKER, &kafka::ONCE, &rabbitmq::BROKER, &nats::BROKER, &redis::BROKER, &mqtt::BROKER];
 /// In how many lanes events come: what costs a sink that waits for confirmations lane by lane.
 const LANES: [usize; 3] = [10_000, 100, 20];
+
+/// What is asked for.
+struct Wish {
+    names: Vec<String>,
+    events: usize,
+    rounds: usize,
+}
 
 #[tokio::main]
 async fn main() -> Outcomes<()> {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    if let [way, name, server, topic, lanes] = &words[..] {
+    if let [way, name, server, topic, events, lanes] = &words[..] {
         let target = Target { server: server.clone(), topic: topic.clone() };
-        return measure(way, find(name)?, target, Load::with_lanes(lanes.parse()?)).await;
+        let load = Load { count: events.parse()?, lanes: lanes.parse()?, ..Load::default() };
+        return measure(way, find(name)?, target, load).await;
     }
-    println!("events/s; {}, medians of {ROUNDS} alternating runs", Load::default());
+    let wish = Wish::read(words)?;
+    let load = Load { count: wish.events, ..Load::default() };
+    println!("events/s; {load}, medians of {} alternating runs", wish.rounds);
     println!(
-        "{:<10} {:>6} {:>12} {:>12} {:>6} {:>10}",
-        "sink", "lanes", "engine", "bare", "ratio", "memory"
+        "{:<10} {:>6} {:>10} {:>10} {:>6} {:>10} {:>6} {:>10}",
+        "sink", "lanes", "engine", "bare", "ratio", "own tool", "ratio", "memory"
     );
+    let mut notes = Vec::new();
     for broker in BROKERS {
-        if words.is_empty() || words.iter().any(|word| word == broker.name) {
-            compare(broker).await?;
+        if wish.names.is_empty() || wish.names.iter().any(|name| name == broker.name) {
+            notes.push(format!("{}: {}", broker.name, compare(broker, &wish).await?));
         }
     }
+    println!("its own tool: {}", notes.join("; "));
     Ok(())
+}
+
+impl Wish {
+    fn read(words: Vec<String>) -> Outcomes<Self> {
+        let mut wish = Self { names: Vec::new(), events: Load::default().count, rounds: 3 };
+        let mut words = words.into_iter();
+        while let Some(word) = words.next() {
+            let mut number = || words.next().ok_or(format!("{word} needs a number"));
+            match word.as_str() {
+                "--events" => wish.events = number()?.parse()?,
+                "--rounds" => wish.rounds = number()?.parse()?,
+                name => wish.names.push(find(name)?.name.to_owned()),
+            }
+        }
+        Ok(wish)
+    }
 }
 
 fn find(name: &str) -> Outcomes<&'static Broker> {
@@ -78,30 +112,47 @@ fn find(name: &str) -> Outcomes<&'static Broker> {
     found.ok_or_else(|| format!("no broker {name:?}").into())
 }
 
-async fn compare(broker: &Broker) -> Outcomes<()> {
+/// Prints the lines of a broker, and says which tool of its own there is.
+async fn compare(broker: &Broker, wish: &Wish) -> Outcomes<String> {
     let Ok(server) = std::env::var(broker.variable) else {
         println!("{:<10} {} is not set: nothing to measure", broker.name, broker.variable);
-        return Ok(());
+        return Ok("not asked".to_owned());
     };
+    let (native, note) = run_native(broker, &server, wish).await?;
     for lanes in LANES {
         let (mut engine, mut bare, mut memory) = (Vec::new(), Vec::new(), 0);
-        for _ in 0..ROUNDS {
-            bare.push(run("bare", broker, &server, lanes).await?.0);
-            let (rate, most) = run("engine", broker, &server, lanes).await?;
+        for _ in 0..wish.rounds {
+            bare.push(run("bare", broker, &server, wish.events, lanes).await?.0);
+            let (rate, most) = run("engine", broker, &server, wish.events, lanes).await?;
             engine.push(rate);
             memory = memory.max(most);
         }
         let (engine, bare) = (median(engine), median(bare));
+        let own = native.map_or_else(
+            || format!("{:>10} {:>6}", "-", "-"),
+            |native| format!("{native:>10.0} {:>6.2}", engine / native),
+        );
         let (name, ratio) = (broker.name, engine / bare);
-        println!("{name:<10} {lanes:>6} {engine:>12.0} {bare:>12.0} {ratio:>6.2} {memory:>6} MiB");
+        println!(
+            "{name:<10} {lanes:>6} {engine:>10.0} {bare:>10.0} {ratio:>6.2} {own} {memory:>6} MiB"
+        );
     }
-    let Some(native) = broker.native else { return Ok(()) };
-    let target = fresh(broker, &server).await?;
-    match native(&target, Load::default()) {
-        Ok(rate) => println!("{:<10} its own tool: {rate:.0}", broker.name),
-        Err(why) => println!("{:<10} its own tool cannot be had: {why}", broker.name),
+    Ok(note)
+}
+
+async fn run_native(broker: &Broker, server: &str, wish: &Wish) -> Outcomes<(Option<f64>, String)> {
+    let Some(native) = &broker.native else { return Ok((None, "none".to_owned())) };
+    let mut rates = Vec::new();
+    for _ in 0..wish.rounds {
+        let target = fresh(broker, server).await?;
+        let rate = (native.run)(&target, Load { count: wish.events, ..Load::default() });
+        (broker.remove)(target).await?;
+        match rate {
+            Ok(rate) => rates.push(rate),
+            Err(why) => return Ok((None, format!("{} cannot be had ({why})", native.tool))),
+        }
     }
-    (broker.remove)(target).await
+    Ok((Some(median(rates)), native.tool.to_owned()))
 }
 
 async fn fresh(broker: &Broker, server: &str) -> Outcomes<Target> {
@@ -112,10 +163,17 @@ async fn fresh(broker: &Broker, server: &str) -> Outcomes<Target> {
 }
 
 /// One measurement in a process of its own: events/s, and the most memory in MiB.
-async fn run(way: &str, broker: &Broker, server: &str, lanes: usize) -> Outcomes<(f64, u64)> {
+async fn run(
+    way: &str,
+    broker: &Broker,
+    server: &str,
+    events: usize,
+    lanes: usize,
+) -> Outcomes<(f64, u64)> {
     let target = fresh(broker, server).await?;
     let output = Command::new(std::env::current_exe()?)
-        .args([way, broker.name, &target.server, &target.topic, &lanes.to_string()])
+        .args([way, broker.name, &target.server, &target.topic])
+        .args([events.to_string(), lanes.to_string()])
         .output()?;
     (broker.remove)(target).await?;
     let said = String::from_utf8(output.stdout)?;

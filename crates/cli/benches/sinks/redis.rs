@@ -11,7 +11,7 @@ use semel_core::wire::{Binding, Format};
 use semel_core::{Message, Sink};
 
 use crate::events::{BATCH, Load};
-use crate::{Broker, Outcomes, Target};
+use crate::{Broker, Native, Outcomes, Target};
 
 pub(crate) const BROKER: Broker = Broker {
     name: "redis",
@@ -24,7 +24,7 @@ pub(crate) const BROKER: Broker = Broker {
     },
     bare: |target, load| Box::pin(bare(target, load)),
     remove: |target| Box::pin(remove(target)),
-    native: Some(native),
+    native: Some(Native { tool: "redis-benchmark", run: native }),
 };
 
 async fn remove(target: Target) -> Outcomes<()> {

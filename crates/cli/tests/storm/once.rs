@@ -1,5 +1,6 @@
 //! Exactly once into Kafka, read back with a tool that we did not write.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -14,7 +15,7 @@ use tokio::time::sleep;
 use crate::ledger::Ledger;
 use crate::relays::Relays;
 use crate::writers::Writers;
-use crate::{LEADER, LEASE, kills};
+use crate::{LEADER, LEASE, WINDOW, kills};
 
 /// A broker that makes topics by itself.
 struct Kafka {
@@ -69,26 +70,65 @@ fn server(action: &str, folder: &Path) -> Output {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_event_is_in_kafka_once_however_often_the_relay_is_killed() {
-    let Some(kafka) = tokio::task::spawn_blocking(Kafka::start).await.unwrap() else { return };
-    let Some(server) = Private::start(Service::Postgres) else { return };
-    let sink =
-        format!("type = \"kafka\"\nbrokers = \"{}\"\ndelivery = \"exactly_once\"", kafka.address);
-    let pipeline = format!("topic = \"counted\"\n{LEADER}");
-    let mut relays = Relays::to(&sink, server.address(), &pipeline, LEASE, 1);
-    let writers = Writers::start(server.address(), 16).await;
-    let mut random = StdRng::seed_from_u64(7);
-    for _ in 0..kills() {
-        sleep(Duration::from_millis(random.random_range(500..3000))).await;
-        relays.kill(0);
-        relays.forget_leases().await;
-        relays.start(0);
-    }
-    sleep(Duration::from_secs(1)).await;
-    relays.kill(0);
-    relays.forget_leases().await;
-    let written = writers.stop().await;
-    relays.drain(LEASE * 4);
-    let ledger = Ledger::read(kafka.committed("counted"));
-    println!("exactly once, {} kills: {}", kills() + 1, ledger.summary(&written));
+    let Some(storm) = Storm::begin("exactly_once").await else { return };
+    let (ledger, written, kills) = storm.rage(|_, killed| killed == kills()).await;
+    println!("exactly once, {kills} kills: {}", ledger.summary(&written));
     ledger.check(&written, 0);
+}
+
+/// The same storm shows what it looks for, when nothing is done against it.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_exactly_once_the_same_storm_shows_duplicates() {
+    const ENOUGH: usize = 60;
+    let Some(storm) = Storm::begin("at_least_once").await else { return };
+    let shown = |kafka: &Kafka, killed| {
+        killed == ENOUGH || (killed > 2 && Ledger::read(kafka.committed("counted")).repeats() > 0)
+    };
+    let (ledger, written, kills) = storm.rage(shown).await;
+    println!("at least once, {kills} kills: {}", ledger.summary(&written));
+    assert!(ledger.repeats() > 0, "{kills} kills without a duplicate prove nothing");
+    ledger.check(&written, WINDOW * kills);
+}
+
+/// A relay that is killed again and again while many write.
+struct Storm {
+    kafka: Kafka,
+    relays: Relays,
+    writers: Writers,
+    _server: Private,
+}
+
+impl Storm {
+    async fn begin(delivery: &str) -> Option<Self> {
+        let kafka = tokio::task::spawn_blocking(Kafka::start).await.unwrap()?;
+        let server = Private::start(Service::Postgres)?;
+        let brokers = &kafka.address;
+        let sink = format!("type = \"kafka\"\nbrokers = \"{brokers}\"\ndelivery = \"{delivery}\"");
+        let pipeline = format!("topic = \"counted\"\n{LEADER}");
+        let relays = Relays::to(&sink, server.address(), &pipeline, LEASE, 1);
+        let writers = Writers::start(server.address(), 16).await;
+        Some(Self { kafka, relays, writers, _server: server })
+    }
+
+    /// Until it is enough; then what arrived, what was written, and how often the relay was killed.
+    async fn rage(
+        mut self,
+        is_enough: impl Fn(&Kafka, usize) -> bool,
+    ) -> (Ledger, BTreeMap<String, u64>, usize) {
+        let mut random = StdRng::seed_from_u64(7);
+        let mut killed = 0;
+        while !is_enough(&self.kafka, killed) {
+            sleep(Duration::from_millis(random.random_range(500..3000))).await;
+            self.relays.kill(0);
+            self.relays.forget_leases().await;
+            self.relays.start(0);
+            killed += 1;
+        }
+        sleep(Duration::from_secs(1)).await;
+        self.relays.kill(0);
+        self.relays.forget_leases().await;
+        let written = self.writers.stop().await;
+        self.relays.drain(LEASE * 4);
+        (Ledger::read(self.kafka.committed("counted")), written, killed + 1)
+    }
 }
