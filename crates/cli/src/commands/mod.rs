@@ -6,6 +6,7 @@ pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod events;
 pub(crate) mod grants;
+pub(crate) mod keys;
 pub(crate) mod migrate;
 mod migrate_down;
 #[cfg(feature = "proxy")]
