@@ -14,7 +14,7 @@
 //! | `parking` | what left the straight path of a source |
 //! | `coordination` | [`Coordinator`](semel_core::coordination::Coordinator): leases for several relays |
 //! | `mapped` | tables of somebody else's shape |
-//! | `inbox`, `keys`, `admin`, `view` | the other stores of `semel-core` |
+//! | `inbox`, `keys`, `key_admin`, `admin`, `view` | the other stores of `semel-core` |
 //! | `sink`, `subscription` | the two ends of a broker |
 //! | `error` | which error of the client library is which [`Fault`](semel_core::Fault) |
 
@@ -26,6 +26,8 @@ mod coordination;
 mod crypto;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod key_page;
 #[cfg(any(feature = "aws", feature = "mqtt", feature = "nats", feature = "rabbitmq"))]
 mod lanes;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]

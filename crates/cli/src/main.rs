@@ -42,6 +42,7 @@ fn run(arguments: &Arguments) -> Result<Exit, Problem> {
             Command::Status(options) => commands::status::run(options).await,
             Command::Events(command) => commands::events::run(command).await,
             Command::Dead(command) => commands::dead::run(command).await,
+            Command::Keys(command) => commands::keys::run(command).await,
             Command::Replay(options) => Change::Replay.run(options).await,
             Command::Clean(options) => commands::clean::run(options).await,
             Command::Send(options) => commands::send::run(options).await,

@@ -7,6 +7,7 @@ mod flaws;
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_core::idempotency::KeyAdmin;
 use semel_core::memory::{
     ManualClock, MemoryBroker, MemoryDatabase, MemoryGroup, MemoryKeys, MemoryMember, MemoryOutbox,
     MemorySubscription, MemoryTx,
@@ -214,6 +215,10 @@ impl IdempotencyProbe for Keys {
 
     fn store(&self) -> &MemoryKeys {
         &self.keys
+    }
+
+    fn admin(&self) -> Option<&dyn KeyAdmin> {
+        Some(&*self.keys)
     }
 }
 

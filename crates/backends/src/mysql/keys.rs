@@ -33,7 +33,7 @@ use super::store::{MysqlStore, changed, count, micros};
 /// ```
 #[derive(Clone, Debug)]
 pub struct MysqlKeys {
-    store: MysqlStore,
+    pub(super) store: MysqlStore,
 }
 
 /// How long it is remembered that an operation was tried and abandoned.

@@ -29,7 +29,7 @@ use super::store::{PostgresStore, changed, count, micros};
 /// ```
 #[derive(Clone, Debug)]
 pub struct PostgresKeys {
-    store: PostgresStore,
+    pub(super) store: PostgresStore,
 }
 
 /// A key that is free, done with, or abandoned by the same request is taken; of any other it says

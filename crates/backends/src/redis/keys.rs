@@ -46,7 +46,7 @@ use super::link::{Dialler, Link, Settings};
 #[derive(Clone)]
 pub struct RedisKeys {
     config: Arc<RedisConfig>,
-    dialler: Arc<Dialler>,
+    pub(super) dialler: Arc<Dialler>,
     scripts: Arc<Scripts>,
 }
 
@@ -57,10 +57,10 @@ const ABANDONED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Somebody waits for every answer; a server that hangs is found out soon.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a result is before its body begins.
-const RESULT_HEAD: usize = 34;
+pub(super) const RESULT_HEAD: usize = 34;
 
 macro_rules! if_held {
     ($change:literal) => {
@@ -107,6 +107,15 @@ impl RedisKeys {
         Ok(Self { config, dialler, scripts })
     }
 
+    /// In braces: the part of the name that decides the slot.
+    pub(super) fn name(&self, key: &ScopedKey) -> String {
+        format!("{}{key}}}", self.name_start())
+    }
+
+    pub(super) fn name_start(&self) -> String {
+        format!("{}semel:key:{{", self.config.key_prefix)
+    }
+
     /// Runs a script on a key. A connection that turns out to be lost is replaced and the call
     /// made again, once: whoever repeats a call that did get through finds its own claim or result.
     async fn run(
@@ -116,8 +125,7 @@ impl RedisKeys {
         key: &ScopedKey,
         arguments: &[&[u8]],
     ) -> Result<Value, Failure> {
-        // In braces: the part of the name that decides the slot.
-        let name = format!("{}semel:key:{{{key}}}", self.config.key_prefix);
+        let name = self.name(key);
         let limit = self.config.timeout.min(PATIENCE);
         let call = async |link: &Link| {
             let answer = script.run(link, &name, arguments).await;

@@ -11,6 +11,7 @@
 //! | `rounds` | which messages of a batch can be sent together |
 //! | `link` | the connection: made when it is needed, made anew when it broke |
 //! | `keys` | [`IdempotencyStore`](semel_core::IdempotencyStore), one script per call |
+//! | `key_admin` | [`KeyAdmin`](semel_core::idempotency::KeyAdmin) |
 //! | `sink` | [`Sink`](semel_core::Sink), a transaction per stream |
 //! | `error` | which error is which [`Fault`](semel_core::Fault) |
 //!
@@ -28,6 +29,7 @@
 mod config;
 mod entry;
 mod error;
+mod key_admin;
 mod keys;
 mod link;
 mod rounds;

@@ -40,7 +40,7 @@ use super::store::{SqliteStore, micros};
 /// ```
 #[derive(Clone, Debug)]
 pub struct SqliteKeys {
-    store: SqliteStore,
+    pub(super) store: SqliteStore,
 }
 
 /// How long it is remembered that an operation was tried and abandoned.

@@ -37,6 +37,7 @@ mod coordination;
 mod error;
 mod grants;
 mod inbox;
+mod key_admin;
 mod keys;
 mod mapped;
 mod outbox;

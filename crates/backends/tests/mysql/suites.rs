@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use semel_backends::mysql::{MySql, MysqlAdmin, MysqlInbox, MysqlKeys, MysqlSource, Transaction};
+use semel_core::idempotency::KeyAdmin;
 use semel_core::outbox::AppendError;
 use semel_core::{Event, InboxStore, Limit, OutboxWriter, Source};
 use semel_testkit::probe::{Probe, Ran, WriteProbe};
@@ -143,6 +144,10 @@ impl IdempotencyProbe for MysqlProbe {
 
     fn store(&self) -> &MysqlKeys {
         &self.keys
+    }
+
+    fn admin(&self) -> Option<&dyn KeyAdmin> {
+        Some(&self.keys)
     }
 }
 

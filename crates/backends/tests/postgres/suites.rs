@@ -5,6 +5,7 @@ use std::time::Duration;
 use semel_backends::postgres::{
     Postgres, PostgresAdmin, PostgresInbox, PostgresKeys, PostgresSource, Transaction,
 };
+use semel_core::idempotency::KeyAdmin;
 use semel_core::outbox::AppendError;
 use semel_core::{Event, InboxStore, Limit, OutboxWriter, Source};
 use semel_testkit::probe::{Probe, Ran, WriteProbe};
@@ -163,6 +164,10 @@ impl<const LAYOUT: u8> IdempotencyProbe for PostgresProbe<LAYOUT> {
 
     fn store(&self) -> &PostgresKeys {
         &self.keys
+    }
+
+    fn admin(&self) -> Option<&dyn KeyAdmin> {
+        Some(&self.keys)
     }
 }
 

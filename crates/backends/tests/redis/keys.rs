@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::cmd;
 use semel_backends::redis::{RedisConfig, RedisKeys};
-use semel_core::idempotency::{Claim, Fingerprint, Record, ScopedKey, Token};
+use semel_core::idempotency::{Claim, Fingerprint, KeyAdmin, Record, ScopedKey, Token};
 use semel_core::{EventId, Failure, Holding, IdempotencyStore};
 use semel_testkit::probe::{Probe, Ran, Skip};
 use semel_testkit::services::{Service, service};
@@ -34,6 +34,10 @@ impl IdempotencyProbe for Keys {
 
     fn store(&self) -> &RedisKeys {
         &self.0
+    }
+
+    fn admin(&self) -> Option<&dyn KeyAdmin> {
+        Some(&self.0)
     }
 
     fn keeps_expired(&self) -> Ran {

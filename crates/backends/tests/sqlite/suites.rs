@@ -5,6 +5,7 @@ use std::time::Duration;
 use semel_backends::sqlite::{
     Sqlite, SqliteAdmin, SqliteInbox, SqliteKeys, SqliteSource, Transaction,
 };
+use semel_core::idempotency::KeyAdmin;
 use semel_core::outbox::AppendError;
 use semel_core::{Clock, Event, InboxStore, Limit, OutboxWriter, Source, Timestamp};
 use semel_testkit::probe::{Probe, Ran, Skip, WriteProbe};
@@ -152,6 +153,10 @@ impl IdempotencyProbe for SqliteProbe {
 
     fn store(&self) -> &SqliteKeys {
         &self.keys
+    }
+
+    fn admin(&self) -> Option<&dyn KeyAdmin> {
+        Some(&self.keys)
     }
 }
 

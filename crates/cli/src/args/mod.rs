@@ -1,6 +1,7 @@
 //! What can be typed: commands, options and their help.
 
 mod choice;
+mod keys;
 #[cfg(feature = "proxy")]
 mod proxy;
 mod send;
@@ -13,6 +14,7 @@ use semel_core::EventId;
 use semel_core::admin::State;
 
 pub(crate) use self::choice::{ChangeOptions, FilterOptions};
+pub(crate) use self::keys::{KeyListOptions, KeyReleaseOptions, KeyShowOptions, KeysCommand};
 #[cfg(feature = "proxy")]
 pub(crate) use self::proxy::ProxyOptions;
 pub(crate) use self::send::{PayloadOrigin, SendOptions};
@@ -62,6 +64,9 @@ pub(crate) enum Command {
     /// Look at dead letters, try them again, or give them up
     #[command(subcommand)]
     Dead(DeadCommand),
+    /// Look at idempotency keys, or make them free by hand
+    #[command(subcommand)]
+    Keys(KeysCommand),
     /// Publish events again that were published before, with the same ids
     Replay(ChangeOptions),
     /// Delete events that every pipeline published or gave up long ago

@@ -8,6 +8,7 @@ pub(crate) mod demo;
 pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod grants;
+pub(crate) mod keys;
 pub(crate) mod migrate;
 mod migrate_down;
 #[cfg(feature = "proxy")]

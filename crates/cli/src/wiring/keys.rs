@@ -2,13 +2,19 @@
 
 use std::sync::Arc;
 
+use semel_core::idempotency::KeyAdmin;
 use semel_core::memory::MemoryKeys;
 use semel_core::{Failure, IdempotencyStore};
 
 use super::{DatabaseKind, Missing};
 
+/// Keys, for those who use them and for those who look after them.
+pub(crate) trait Keys: IdempotencyStore + KeyAdmin {}
+
+impl<T: IdempotencyStore + KeyAdmin> Keys for T {}
+
 /// Opens the store that a URL means: `memory:`, `redis://…`, or a database with semel's tables.
-pub(crate) async fn connect_keys(url: &str) -> Result<Arc<dyn IdempotencyStore>, Failure> {
+pub(crate) async fn connect_keys(url: &str) -> Result<Arc<dyn Keys>, Failure> {
     if url == "memory:" {
         return Ok(Arc::new(MemoryKeys::new()));
     }

@@ -1,10 +1,10 @@
 //! The one place where technologies meet: which databases and sinks there are, what they are
 //! called, and how each is connected. Help, configuration and commands read these lists.
 
-#[cfg(feature = "proxy")]
 mod keys;
 mod sinks;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,8 +16,7 @@ use semel_core::diagnosis::Diagnose;
 use semel_core::outbox::AppendError;
 use semel_core::{AdminStore, Event, Failure, Source};
 
-#[cfg(feature = "proxy")]
-pub(crate) use self::keys::connect_keys;
+pub(crate) use self::keys::{Keys, connect_keys};
 pub(crate) use self::sinks::{
     ConnectSink, SINKS, ShareSinks, SinkKind, missing_feature, sinks_in_words,
 };
@@ -190,8 +189,7 @@ pub(crate) trait Database: Diagnose {
     ) -> Result<Box<dyn Coordinator>, Failure>;
 
     /// The idempotency keys.
-    #[cfg(feature = "proxy")]
-    fn keys(&self) -> std::sync::Arc<dyn semel_core::IdempotencyStore>;
+    fn keys(&self) -> Arc<dyn Keys>;
 
     /// The outbox, or the mapped table, for the operators of a pipeline.
     fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore>;
@@ -367,9 +365,8 @@ macro_rules! implement_database {
                 Ok(Box::new(self.member(pipeline, shares, lease)?))
             }
 
-            #[cfg(feature = "proxy")]
-            fn keys(&self) -> std::sync::Arc<dyn semel_core::IdempotencyStore> {
-                std::sync::Arc::new(self.keys())
+            fn keys(&self) -> Arc<dyn Keys> {
+                Arc::new(self.keys())
             }
 
             fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore> {

@@ -7,6 +7,7 @@
 mod client;
 mod crashes;
 mod many;
+mod operators;
 mod passing;
 mod program;
 mod rules;

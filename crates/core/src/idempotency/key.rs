@@ -1,6 +1,9 @@
 //! What identifies an operation and what it was asked to do.
 
 use std::fmt;
+use std::str::FromStr;
+
+use crate::failure::Failure;
 
 /// An idempotency key together with everything that makes it somebody's: tenant, method, path.
 ///
@@ -12,7 +15,9 @@ use std::fmt;
 /// let a = ScopedKey::new(&["acme", "POST", "/orders", "k1"]);
 /// let b = ScopedKey::new(&["acmeP", "OST", "/orders", "k1"]);
 /// assert_ne!(a, b);
-/// assert_eq!(a.to_string().len(), 64);
+/// assert_eq!(a.to_string().parse::<ScopedKey>()?, a);
+/// assert!("k1".parse::<ScopedKey>().is_err());
+/// # Ok::<(), semel_core::Failure>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ScopedKey([u8; 32]);
@@ -24,10 +29,40 @@ impl ScopedKey {
         Self(hash(parts.iter().map(|part| part.as_bytes())))
     }
 
+    /// The key that has these bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// The key as bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
+    }
+}
+
+impl FromStr for ScopedKey {
+    type Err = Failure;
+
+    /// Reads what `Display` writes.
+    fn from_str(text: &str) -> Result<Self, Failure> {
+        let wrong = || {
+            Failure::refused("E-KEY-HASH", format!("{text:?} is not the hash of a key")).with_fix(
+                "take the 64 digits from a log line, a problem document or a list of keys",
+            )
+        };
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        let mut bytes = [0; 32];
+        if pairs.len() != bytes.len() || !rest.is_empty() {
+            return Err(wrong());
+        }
+        for (byte, pair) in bytes.iter_mut().zip(pairs) {
+            let digit = |digit: u8| char::from(digit).to_digit(16);
+            let (high, low) = digit(pair[0]).zip(digit(pair[1])).ok_or_else(wrong)?;
+            *byte = u8::try_from(high << 4 | low).map_err(|_| wrong())?;
+        }
+        Ok(Self(bytes))
     }
 }
 

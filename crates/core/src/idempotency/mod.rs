@@ -6,12 +6,14 @@
 //! What follows from a claim is one pure function, [`decide`]; who runs it needs a runtime and
 //! lives elsewhere.
 
+mod admin;
 mod decide;
 mod key;
 mod record;
 mod store;
 mod stored;
 
+pub use admin::{KeyAdmin, KeyPage, KeyState, KeyView};
 pub use decide::{AfterCrash, Refusal, Rules, Step, decide};
 pub use key::{Fingerprint, ScopedKey};
 pub use record::Record;

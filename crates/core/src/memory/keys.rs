@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,26 +13,39 @@ use super::lock;
 use crate::clock::{Clock, SystemClock};
 use crate::delivery::Holding;
 use crate::failure::Failure;
-use crate::idempotency::{Claim, Fingerprint, IdempotencyStore, Record, ScopedKey, Token};
+use crate::idempotency::{
+    Claim, Fingerprint, IdempotencyStore, KeyAdmin, KeyPage, KeyView, Record, ScopedKey, Token,
+};
 use crate::retry::later;
 
 /// Idempotency keys of one process. They do not survive it.
 ///
+/// What they take is bounded: see [`MemoryKeys::max_bytes`].
+///
 /// ```
 /// # use semel_core::memory::MemoryKeys;
-/// let store = MemoryKeys::new();
+/// let store = MemoryKeys::new().max_bytes(64 * 1024 * 1024);
 /// assert!(store.is_empty());
 /// ```
 pub struct MemoryKeys {
     clock: Arc<dyn Clock>,
-    keys: Mutex<Keys>,
+    /// A key always falls to the same one, by its first byte.
+    shards: [Mutex<Shard>; SHARDS],
+    last_token: AtomicU64,
+    bytes: AtomicUsize,
+    max_bytes: usize,
 }
 
-#[derive(Default)]
-struct Keys {
-    entries: HashMap<ScopedKey, Entry>,
-    last_token: u64,
-}
+/// So that threads seldom wait for each other.
+const SHARDS: usize = 64;
+
+/// What a key takes beside its result, roughly.
+const ENTRY_BYTES: usize = 256;
+
+/// How long it is remembered that an operation was tried and abandoned.
+const ABANDONED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
+
+type Shard = HashMap<ScopedKey, Entry>;
 
 struct Entry {
     fingerprint: Fingerprint,
@@ -53,13 +67,28 @@ impl MemoryKeys {
     /// An empty store on a clock of your own.
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, keys: Mutex::default() }
+        Self {
+            clock,
+            shards: std::array::from_fn(|_| Mutex::default()),
+            last_token: AtomicU64::new(0),
+            bytes: AtomicUsize::new(0),
+            max_bytes: 256 * 1024 * 1024,
+        }
+    }
+
+    /// What keys and results may take in all, roughly; 256 MiB unless set. When it is used up and
+    /// nothing is expired, new keys are refused as unavailable: forgetting one that is promised
+    /// would let its operation run twice.
+    #[must_use]
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
+        self
     }
 
     /// How many keys there are, expired ones included until they are purged.
     #[must_use]
     pub fn len(&self) -> usize {
-        lock(&self.keys).entries.len()
+        self.shards.iter().map(|shard| lock(shard).len()).sum()
     }
 
     /// Whether there is none.
@@ -68,61 +97,111 @@ impl MemoryKeys {
         self.len() == 0
     }
 
+    fn shard(&self, key: &ScopedKey) -> MutexGuard<'_, Shard> {
+        lock(&self.shards[usize::from(key.as_bytes()[0]) % SHARDS])
+    }
+
+    /// Puts an entry in place of what was there.
+    fn put(&self, shard: &mut Shard, key: &ScopedKey, entry: Entry) {
+        self.bytes.fetch_add(entry.bytes(), Ordering::Relaxed);
+        let before = shard.insert(*key, entry);
+        self.bytes.fetch_sub(before.map_or(0, |entry| entry.bytes()), Ordering::Relaxed);
+    }
+
+    fn remove(&self, shard: &mut Shard, key: &ScopedKey) {
+        let removed = shard.remove(key).map_or(0, |entry| entry.bytes());
+        self.bytes.fetch_sub(removed, Ordering::Relaxed);
+    }
+
     /// Lets the owner of a live claim change it.
     fn change(
         &self,
         key: &ScopedKey,
         shown: Token,
-        change: impl FnOnce(&mut HashMap<ScopedKey, Entry>, Timestamp),
+        change: impl FnOnce(&mut Shard, Timestamp),
     ) -> Holding {
         let now = self.clock.now();
-        let mut keys = lock(&self.keys);
-        let owns = keys.entries.get(key).is_some_and(|entry| {
+        let mut shard = self.shard(key);
+        let owns = shard.get(key).is_some_and(|entry| {
             matches!(entry.state, State::Running { token, until, .. } if token == shown && now < until)
         });
         if !owns {
             return Holding::Lost;
         }
-        change(&mut keys.entries, now);
+        change(&mut shard, now);
         Holding::Held
+    }
+
+    /// Whether a new key has room, if need be after expired ones were forgotten.
+    fn has_room(&self, now: Timestamp) -> bool {
+        let is_full = || self.bytes.load(Ordering::Relaxed) + ENTRY_BYTES > self.max_bytes;
+        if is_full() {
+            self.forget(now, usize::MAX);
+        }
+        !is_full()
+    }
+
+    fn forget(&self, now: Timestamp, limit: usize) -> usize {
+        let mut forgotten = 0;
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            let expired = shard.iter().filter(|(_, entry)| entry.is_forgotten(now));
+            let expired: Vec<_> = expired.map(|(key, _)| *key).take(limit - forgotten).collect();
+            for key in &expired {
+                self.remove(&mut shard, key);
+            }
+            forgotten += expired.len();
+        }
+        forgotten
     }
 }
 
-impl Keys {
-    fn claim(
-        &mut self,
-        key: &ScopedKey,
-        print: &Fingerprint,
-        lease: Duration,
-        now: Timestamp,
-    ) -> Claim {
-        let attempt = match self.entries.get(key) {
-            Some(entry) if !entry.is_forgotten(now) && entry.fingerprint != *print => {
-                return Claim::Mismatch;
-            }
-            Some(Entry { state: State::Done { record, until }, .. }) if now < *until => {
-                return Claim::Done(record.clone());
-            }
-            Some(Entry { state: State::Running { until, .. }, .. }) if now < *until => {
-                let remaining = until.duration_since(now).unsigned_abs();
-                return Claim::InFlight { remaining };
-            }
-            Some(Entry { state: State::Running { attempt, .. }, .. }) => attempt + 1,
-            Some(Entry { state: State::Done { .. }, .. }) | None => 1,
-        };
-        self.last_token += 1;
-        let token = Token(self.last_token);
-        let state = State::Running { token, attempt, until: later(now, lease) };
-        self.entries.insert(*key, Entry { fingerprint: *print, state });
-        Claim::Fresh { token, attempt }
+/// Which attempt a claim of this entry would be, or why it cannot be claimed.
+fn attempt(entry: Option<&Entry>, print: &Fingerprint, now: Timestamp) -> Result<u32, Claim> {
+    match entry {
+        Some(entry) if entry.is_forgotten(now) => Ok(1),
+        Some(entry) if entry.fingerprint != *print => Err(Claim::Mismatch),
+        Some(Entry { state: State::Done { record, .. }, .. }) => Err(Claim::Done(record.clone())),
+        Some(Entry { state: State::Running { until, .. }, .. }) if now < *until => {
+            Err(Claim::InFlight { remaining: until.duration_since(now).unsigned_abs() })
+        }
+        Some(Entry { state: State::Running { attempt, .. }, .. }) => Ok(attempt + 1),
+        None => Ok(1),
     }
 }
 
 impl Entry {
-    /// Whether the key counts as never used. An abandoned claim does not: whoever takes it over
-    /// must know that it was tried, and with what.
+    /// Whether the key counts as never used. An abandoned claim does not for a while: whoever
+    /// takes it over must know that it was tried, and with what.
     fn is_forgotten(&self, now: Timestamp) -> bool {
-        matches!(self.state, State::Done { until, .. } if until <= now)
+        match self.state {
+            State::Running { until, .. } => later(until, ABANDONED_FOR) <= now,
+            State::Done { until, .. } => until <= now,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match &self.state {
+            State::Running { .. } => ENTRY_BYTES,
+            State::Done { record, .. } => ENTRY_BYTES + record.body.len(),
+        }
+    }
+
+    fn view(&self, key: ScopedKey, now: Timestamp) -> Option<KeyView> {
+        let remaining =
+            |until: Timestamp| until.duration_since(now).try_into().unwrap_or(Duration::ZERO);
+        if self.is_forgotten(now) {
+            return None;
+        }
+        match &self.state {
+            State::Running { attempt, until, .. } => {
+                Some(KeyView::claimed(key, *attempt, remaining(*until)))
+            }
+            State::Done { record: Record { version, body }, until } => {
+                let (last, bytes) = (body.last().copied(), body.len());
+                Some(KeyView::done(key, *version, last, bytes, remaining(*until)))
+            }
+        }
     }
 }
 
@@ -135,7 +214,19 @@ impl IdempotencyStore for MemoryKeys {
         lease: Duration,
     ) -> Result<Claim, Failure> {
         let now = self.clock.now();
-        Ok(lock(&self.keys).claim(key, fingerprint, lease, now))
+        let is_known = self.shard(key).contains_key(key);
+        if !is_known && !self.has_room(now) {
+            return Err(full(self.max_bytes));
+        }
+        let mut shard = self.shard(key);
+        let attempt = match attempt(shard.get(key), fingerprint, now) {
+            Ok(attempt) => attempt,
+            Err(claim) => return Ok(claim),
+        };
+        let token = Token(self.last_token.fetch_add(1, Ordering::Relaxed) + 1);
+        let state = State::Running { token, attempt, until: later(now, lease) };
+        self.put(&mut shard, key, Entry { fingerprint: *fingerprint, state });
+        Ok(Claim::Fresh { token, attempt })
     }
 
     async fn complete(
@@ -145,9 +236,10 @@ impl IdempotencyStore for MemoryKeys {
         record: Record,
         keep: Duration,
     ) -> Result<Holding, Failure> {
-        Ok(self.change(key, token, |entries, now| {
-            if let Some(entry) = entries.get_mut(key) {
-                entry.state = State::Done { record, until: later(now, keep) };
+        Ok(self.change(key, token, |shard, now| {
+            if let Some(fingerprint) = shard.get(key).map(|entry| entry.fingerprint) {
+                let state = State::Done { record, until: later(now, keep) };
+                self.put(shard, key, Entry { fingerprint, state });
             }
         }))
     }
@@ -158,34 +250,57 @@ impl IdempotencyStore for MemoryKeys {
         token: Token,
         lease: Duration,
     ) -> Result<Holding, Failure> {
-        Ok(self.change(key, token, |entries, now| {
-            if let Some(Entry { state: State::Running { until, .. }, .. }) = entries.get_mut(key) {
+        Ok(self.change(key, token, |shard, now| {
+            if let Some(Entry { state: State::Running { until, .. }, .. }) = shard.get_mut(key) {
                 *until = later(now, lease);
             }
         }))
     }
 
     async fn release(&self, key: &ScopedKey, token: Token) -> Result<Holding, Failure> {
-        Ok(self.change(key, token, |entries, _| {
-            entries.remove(key);
-        }))
+        Ok(self.change(key, token, |shard, _| self.remove(shard, key)))
     }
 
     async fn forget_expired(&self, limit: usize) -> Result<usize, Failure> {
-        let now = self.clock.now();
-        let mut keys = lock(&self.keys);
-        let expired: Vec<_> = keys
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.is_forgotten(now))
-            .map(|(key, _)| *key)
-            .take(limit)
-            .collect();
-        for key in &expired {
-            keys.entries.remove(key);
-        }
-        Ok(expired.len())
+        Ok(self.forget(self.clock.now(), limit))
     }
+}
+
+#[async_trait]
+impl KeyAdmin for MemoryKeys {
+    async fn list(&self, after: Option<&str>, limit: usize) -> Result<KeyPage, Failure> {
+        let after: Option<ScopedKey> = after.map(str::parse).transpose()?;
+        let now = self.clock.now();
+        let mut keys: Vec<KeyView> = Vec::new();
+        for shard in &self.shards {
+            let shard = lock(shard);
+            let wanted = shard.iter().filter(|(key, _)| after.is_none_or(|after| **key > after));
+            keys.extend(wanted.filter_map(|(key, entry)| entry.view(*key, now)));
+        }
+        keys.sort_unstable_by_key(|view| view.key);
+        let more = keys.len() > limit;
+        keys.truncate(limit);
+        let next = keys.last().filter(|_| more).map(|view| view.key.to_string());
+        Ok(KeyPage { keys, next })
+    }
+
+    async fn look(&self, key: &ScopedKey) -> Result<Option<KeyView>, Failure> {
+        let now = self.clock.now();
+        Ok(self.shard(key).get(key).and_then(|entry| entry.view(*key, now)))
+    }
+
+    async fn free(&self, key: &ScopedKey) -> Result<bool, Failure> {
+        let now = self.clock.now();
+        let mut shard = self.shard(key);
+        let was_used = shard.get(key).is_some_and(|entry| !entry.is_forgotten(now));
+        self.remove(&mut shard, key);
+        Ok(was_used)
+    }
+}
+
+fn full(limit: usize) -> Failure {
+    Failure::unavailable("E-KEYS-FULL", format!("keys in memory take {limit} bytes already"))
+        .with_fix("keep results for a shorter time, raise max_bytes, or use another store")
 }
 
 impl Default for MemoryKeys {
@@ -197,5 +312,45 @@ impl Default for MemoryKeys {
 impl fmt::Debug for MemoryKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryKeys").field("keys", &self.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::ManualClock;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    async fn store_one(store: &MemoryKeys, name: &str, bytes: usize) -> Result<(), Failure> {
+        let (key, print) = (ScopedKey::new(&[name]), Fingerprint::new(&[b"1"]));
+        let Claim::Fresh { token, .. } = store.claim(&key, &print, HOUR).await? else {
+            unreachable!("{name} is new")
+        };
+        let record = Record { version: 1, body: vec![0; bytes].into() };
+        assert!(store.complete(&key, token, record, HOUR).await?.is_held());
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn what_it_holds_is_bounded_and_nothing_promised_is_forgotten() {
+        let clock = Arc::new(ManualClock::default());
+        let shared: Arc<dyn Clock> = Arc::<ManualClock>::clone(&clock);
+        let store = MemoryKeys::with_clock(shared).max_bytes(100_000);
+        let mut stored = 0;
+        let refused = loop {
+            match store_one(&store, &stored.to_string(), 9_000).await {
+                Ok(()) => stored += 1,
+                Err(failure) => break failure,
+            }
+        };
+        assert_eq!((stored, refused.code()), (11, "E-KEYS-FULL"));
+        let (known, print) = (ScopedKey::new(&["0"]), Fingerprint::new(&[b"1"]));
+        assert!(matches!(store.claim(&known, &print, HOUR).await, Ok(Claim::Done(_))));
+        clock.advance(HOUR);
+        store_one(&store, "new", 9_000).await.unwrap();
+        assert_eq!(store.len(), 1, "what was expired made room");
+        assert!(store.free(&ScopedKey::new(&["new"])).await.unwrap());
+        assert_eq!(store.bytes.load(Ordering::Relaxed), 0);
     }
 }

@@ -1,16 +1,18 @@
 //! What every [`IdempotencyStore`] must do.
 
+mod admin;
 mod lease;
 mod results;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::idempotency::{Claim, Fingerprint, Record, ScopedKey, Token};
+use semel_core::idempotency::{Claim, Fingerprint, KeyAdmin, Record, ScopedKey, Token};
 use semel_core::{EventId, Holding, IdempotencyStore};
 
 use crate::probe::{Probe, Ran};
 
+pub use admin::*;
 pub use lease::*;
 pub use results::*;
 
@@ -21,6 +23,11 @@ pub trait IdempotencyProbe: Probe {
 
     /// The store.
     fn store(&self) -> &Self::Store;
+
+    /// What operators use, if it has that.
+    fn admin(&self) -> Option<&dyn KeyAdmin> {
+        None
+    }
 
     /// Whether expired results stay until [`IdempotencyStore::forget_expired`] deletes them.
     ///
@@ -57,6 +64,9 @@ macro_rules! idempotency_suite {
             expired_results_are_purged_in_bounded_steps
             live_keys_are_never_purged
             an_abandoned_claim_is_not_purged_at_once
+            keys_are_listed_page_by_page
+            keys_are_looked_at_without_their_results
+            a_key_is_freed_by_hand
         }
     };
 }

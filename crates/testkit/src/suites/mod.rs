@@ -62,6 +62,7 @@ mod tests {
         &[include_str!("inbox.rs")],
         &[
             include_str!("idempotency.rs"),
+            include_str!("idempotency/admin.rs"),
             include_str!("idempotency/lease.rs"),
             include_str!("idempotency/results.rs"),
         ],

@@ -32,7 +32,8 @@ pub(crate) async fn run(options: &ProxyOptions) -> Result<Exit, Problem> {
     log_to_stderr();
     let store = connect_keys(settings.store.reveal()).await;
     let place = shown(settings.store.reveal());
-    let store = store.map_err(|failure| Problem::new(failure, place, EFFECT))?;
+    let store: Arc<dyn IdempotencyStore> =
+        store.map_err(|failure| Problem::new(failure, place, EFFECT))?;
     let (listener, admin) = (bind(settings.listen).await?, bind(settings.admin).await?);
     let metrics = PrometheusBuilder::new().install_recorder().map_err(|error| {
         let failure = Failure::misconfigured("E-METRICS", "cannot count").with_source(error);

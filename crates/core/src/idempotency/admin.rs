@@ -1,0 +1,141 @@
+//! What operators see of keys, and may do to them.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Ending, Record, ScopedKey, Stored};
+use crate::failure::Failure;
+
+/// Looking after keys: who runs, what is done, and making a key free by hand. Results are never
+/// shown.
+///
+/// ```
+/// use semel_core::idempotency::{Fingerprint, IdempotencyStore, KeyAdmin, KeyState, ScopedKey};
+/// use semel_core::memory::MemoryKeys;
+/// use std::time::Duration;
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let (store, key) = (MemoryKeys::new(), ScopedKey::new(&["acme", "charge", "k1"]));
+/// store.claim(&key, &Fingerprint::new(&[b"99"]), Duration::from_secs(30)).await?;
+/// let page = store.list(None, 10).await?;
+/// assert_eq!((page.keys[0].key, page.keys[0].state), (key, KeyState::Running));
+/// assert!(store.free(&key).await?);
+/// assert_eq!(store.look(&key).await?, None);
+/// # Ok::<(), semel_core::Failure>(()) }).unwrap();
+/// ```
+#[async_trait]
+pub trait KeyAdmin: Send + Sync {
+    /// About `limit` keys that are not free, from where the page before ended. A key is listed at
+    /// least once if it is there all the time.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached, `Refused` when `after` makes no sense.
+    async fn list(&self, after: Option<&str>, limit: usize) -> Result<KeyPage, Failure>;
+
+    /// One key; nothing if it is free.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached.
+    async fn look(&self, key: &ScopedKey) -> Result<Option<KeyView>, Failure>;
+
+    /// Makes a key free, whatever its state: the next claim is fresh, and an owner that still runs
+    /// is fenced off. Says whether it was not free before.
+    ///
+    /// # Errors
+    /// `Unavailable`: it is unknown whether it was made free.
+    async fn free(&self, key: &ScopedKey) -> Result<bool, Failure>;
+}
+
+/// Some keys, and where to go on.
+///
+/// ```
+/// assert!(semel_core::idempotency::KeyPage::default().keys.is_empty());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyPage {
+    /// The keys.
+    pub keys: Vec<KeyView>,
+    /// What to give to the next call; nothing if there are no more.
+    pub next: Option<String>,
+}
+
+/// One key.
+///
+/// ```
+/// use semel_core::idempotency::{Ending, KeyState, KeyView, ScopedKey, Stored};
+/// use std::time::Duration;
+///
+/// let record = Stored::record(Ending::Succeeded, b"paid".to_vec());
+/// let last = record.body[record.body.len() - 1];
+/// let key = ScopedKey::new(&["k1"]);
+/// let view = KeyView::done(key, record.version, Some(last), 5, Duration::from_secs(60));
+/// assert_eq!(view.state, KeyState::Done(Ending::Succeeded));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyView {
+    /// Its hash.
+    pub key: ScopedKey,
+    /// Whether it runs or is done.
+    pub state: KeyState,
+    /// Which attempt runs, or was abandoned; unknown of what is done.
+    pub attempt: Option<u32>,
+    /// How long the lease lasts or the result is kept; zero of what was abandoned.
+    pub remaining: Duration,
+    /// The size of the stored result.
+    pub bytes: usize,
+}
+
+/// Whether a key runs or is done.
+///
+/// ```
+/// # use semel_core::idempotency::{Ending, KeyState};
+/// assert_eq!(KeyState::Done(Ending::Uncertain).as_str(), "UNCERTAIN");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeyState {
+    /// Somebody runs the operation.
+    Running,
+    /// Somebody ran it and let the lease run out.
+    Abandoned,
+    /// It is done, and ended like this.
+    Done(Ending),
+}
+
+impl KeyState {
+    /// As people read it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "RUNNING",
+            Self::Abandoned => "ABANDONED",
+            Self::Done(Ending::Succeeded) => "SUCCEEDED",
+            Self::Done(Ending::Failed) => "FAILED",
+            Self::Done(Ending::NotRetained) => "NOT RETAINED",
+            Self::Done(Ending::Uncertain) => "UNCERTAIN",
+        }
+    }
+}
+
+impl KeyView {
+    /// A claim; it was abandoned if its lease has ended.
+    #[must_use]
+    pub const fn claimed(key: ScopedKey, attempt: u32, remaining: Duration) -> Self {
+        let state = if remaining.is_zero() { KeyState::Abandoned } else { KeyState::Running };
+        Self { key, state, attempt: Some(attempt), remaining, bytes: 0 }
+    }
+
+    /// A result, of which version, last byte and size are known.
+    #[must_use]
+    pub fn done(
+        key: ScopedKey,
+        version: u8,
+        last: Option<u8>,
+        bytes: usize,
+        remaining: Duration,
+    ) -> Self {
+        let end = Record { version, body: last.into_iter().collect() };
+        let state = KeyState::Done(Stored::from(end).ending);
+        Self { key, state, attempt: None, remaining, bytes }
+    }
+}
