@@ -19,8 +19,8 @@
 //! ```
 //!
 //! A request with a key is read into memory, sent upstream once, and its answer kept: everything
-//! that the [crate](crate) says of a handler holds for the upstream. A request without one is passed
-//! on as it comes, byte by byte. Clients speak HTTP/1.1 or HTTP/2 without TLS.
+//! that the [documentation of the crate](crate) says of a handler holds for the upstream. A request
+//! without one is passed on as it comes, byte by byte. Clients speak HTTP/1.1 or HTTP/2 without TLS.
 //!
 //! # What goes upstream
 //!
