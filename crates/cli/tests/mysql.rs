@@ -142,7 +142,7 @@ fn wait_for_status(folder: &Path, url: &str, part: &str) {
 /// The log is read as it comes, and dropped: one transaction may be larger than all memory.
 #[tokio::test]
 async fn a_relay_that_tails_is_told_of_a_large_transaction_and_stays_small() {
-    const ROWS: usize = 40_000;
+    const ROWS: usize = 10_000;
     let Some(server) = service(Service::Mysql) else { return };
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -159,7 +159,7 @@ async fn a_relay_that_tails_is_told_of_a_large_transaction_and_stays_small() {
         &url,
         &format!(
             "insert into semel_outbox (aggregate_type, aggregate_id, event_type, payload)
-            select 'order', seq % 1000, 'OrderPlaced', repeat('x', 1000) from seq_1_to_{ROWS}"
+            select 'order', seq % 1000, 'OrderPlaced', repeat('x', 6000) from seq_1_to_{ROWS}"
         ),
     )
     .await;
