@@ -152,6 +152,7 @@ async fn publish(
 
 /// The failure of the whole call, or that of the first message that failed.
 fn failure_of(published: Published) -> Failure {
+    let shown = format!("{published:?}");
     let failed =
         |verdict| if let Verdict::Failed(failure) = verdict { Some(failure) } else { None };
     let failure = match published {
@@ -159,7 +160,7 @@ fn failure_of(published: Published) -> Failure {
         Published::Each(verdicts) => verdicts.into_iter().find_map(failed),
         Published::All => None,
     };
-    failure.expect("a message failed")
+    failure.unwrap_or_else(|| unreachable!("nothing failed: {shown}"))
 }
 
 fn random_name(kind: &str) -> String {
