@@ -150,15 +150,17 @@ async fn publish(
     timeout(PATIENCE, sink.publish(&batch)).await.expect("an answer")
 }
 
-/// The failure of the whole call, or that of its first message.
+/// The failure of the whole call, or that of the first message that failed.
 fn failure_of(published: Published) -> Failure {
-    let first = match published {
-        Published::None(failure) => Verdict::Failed(failure),
-        Published::Each(mut verdicts) => verdicts.swap_remove(0),
-        Published::All => Verdict::Confirmed,
+    let shown = format!("{published:?}");
+    let failed =
+        |verdict| if let Verdict::Failed(failure) = verdict { Some(failure) } else { None };
+    let failure = match published {
+        Published::None(failure) => Some(failure),
+        Published::Each(verdicts) => verdicts.into_iter().find_map(failed),
+        Published::All => None,
     };
-    let failure = if let Verdict::Failed(failure) = first { Some(failure) } else { None };
-    failure.expect("the first message failed")
+    failure.unwrap_or_else(|| unreachable!("nothing failed: {shown}"))
 }
 
 fn random_name(kind: &str) -> String {

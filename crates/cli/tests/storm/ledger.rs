@@ -39,14 +39,6 @@ impl Ledger {
         assert!(found.duplicates <= duplicates, "more than {duplicates} repeated: {found:?}");
     }
 
-    /// How often something arrived that had arrived before.
-    #[cfg(feature = "kafka")]
-    pub(crate) fn repeats(&self) -> usize {
-        let repeats =
-            |arrived: &Vec<u64>| arrived.len() - arrived.iter().collect::<BTreeSet<_>>().len();
-        self.lanes.values().map(repeats).sum()
-    }
-
     fn findings(&self, written: &BTreeMap<String, u64>) -> Findings {
         let mut found = Findings { committed: written.values().sum(), ..Findings::default() };
         for (lane, count) in written {
