@@ -66,10 +66,15 @@ struct Wish {
     rounds: usize,
 }
 
+/// The first word to a process that measures one side.
+const ONE: &str = "--one";
+
 #[tokio::main]
 async fn main() -> Outcomes<()> {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-    if let [way, name, server, topic, events, lanes] = &words[..] {
+    if let [mark, way, name, server, topic, events, lanes] = &words[..]
+        && mark == ONE
+    {
         let target = Target { server: server.clone(), topic: topic.clone() };
         let load = Load { count: events.parse()?, lanes: lanes.parse()?, ..Load::default() };
         return measure(way, find(name)?, target, load).await;
@@ -172,7 +177,7 @@ async fn run(
 ) -> Outcomes<(f64, u64)> {
     let target = fresh(broker, server).await?;
     let output = Command::new(std::env::current_exe()?)
-        .args([way, broker.name, &target.server, &target.topic])
+        .args([ONE, way, broker.name, &target.server, &target.topic])
         .args([events.to_string(), lanes.to_string()])
         .output()?;
     (broker.remove)(target).await?;
