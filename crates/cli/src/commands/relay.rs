@@ -1,5 +1,6 @@
 //! `semel relay`: runs the pipelines of the configuration until it is told to stop.
 
+use std::env;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use super::retention;
 use crate::args::RelayOptions;
 use crate::config::{Config, Pipeline, Retention, Team};
 use crate::exit::{Exit, Problem};
+use crate::service_manager::ServiceManager;
 use crate::signals::requests_to_end;
 use crate::wiring::{Connecting, Database, Missing, ShareSinks};
 
@@ -39,11 +41,13 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
         });
     }
 
+    let manager = ServiceManager::ready();
     let mut dead = 0;
     let mut problem = None;
     loop {
         tokio::select! {
             Some(()) = requests.recv() => {
+                manager.stopping();
                 tracing::info!("stopping: what is in flight is finished");
                 stopper.stop();
             }
@@ -159,10 +163,13 @@ const USUAL: &str = "info,lapin::returned_messages=error,pgwire_replication=off"
 /// Standard output belongs to the events.
 pub(super) fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("SEMEL_LOG").unwrap_or_else(|_| EnvFilter::new(USUAL));
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(false)
-        .init();
+        .with_ansi(io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none())
+        .with_target(false);
+    match env::var("SEMEL_LOG_FORMAT").as_deref() {
+        Ok("json") => log.json().flatten_event(true).init(),
+        _ => log.init(),
+    }
 }
