@@ -5,6 +5,7 @@ mod args;
 mod commands;
 mod config;
 mod exit;
+mod logging;
 mod output;
 mod service_manager;
 mod signals;

@@ -1,19 +1,17 @@
 //! `semel relay`: runs the pipelines of the configuration until it is told to stop.
 
-use std::env;
-use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use semel_core::Failure;
 use semel_core::coordination::Share;
 use semel_relay::{Fanout, Group, Relay, Report, Routed, Stop};
 use tokio::task::JoinSet;
-use tracing_subscriber::EnvFilter;
 
 use super::retention;
 use crate::args::RelayOptions;
 use crate::config::{Config, Pipeline, Retention, Team};
 use crate::exit::{Exit, Problem};
+use crate::logging::Logging;
 use crate::service_manager::ServiceManager;
 use crate::signals::requests_to_end;
 use crate::wiring::{Connecting, Database, Missing, ShareSinks};
@@ -23,7 +21,7 @@ const EFFECT: &str = "no event is lost: what is not published waits in the outbo
 pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
     let mut requests = requests_to_end();
     let config = Config::load(&options.config.path)?;
-    log_to_stderr();
+    let _logging = Logging::start()?;
     let (stopper, stop) = Stop::new();
     let mut running = JoinSet::new();
     // Ends with this function: nobody waits for it.
@@ -155,21 +153,4 @@ fn crashed(error: tokio::task::JoinError) -> Problem {
         .with_source(error)
         .with_fix("report this, with the lines above; starting it again is safe");
     Problem::new(failure, "semel relay", EFFECT)
-}
-
-/// One of the client libraries would print payloads, another what is told anyway.
-const USUAL: &str = "info,lapin::returned_messages=error,pgwire_replication=off";
-
-/// Standard output belongs to the events.
-pub(super) fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("SEMEL_LOG").unwrap_or_else(|_| EnvFilter::new(USUAL));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none())
-        .with_target(false);
-    match env::var("SEMEL_LOG_FORMAT").as_deref() {
-        Ok("json") => log.json().flatten_event(true).init(),
-        _ => log.init(),
-    }
 }

@@ -135,10 +135,11 @@ pub(super) fn read_pipeline(
     let (source, sinks, routing, retry) = (source?, to?, routing?, retry?);
 
     let usual = Settings::default();
-    let batch_events = source.batch.unwrap_or(usual.batch_events);
+    // What is not asked for gives way to what is.
+    let most = limits.in_flight_events.unwrap_or(usize::MAX);
+    let batch_events = source.batch.unwrap_or(usual.batch_events.min(most));
     let settings = Settings {
         batch_events,
-        // A batch that is asked for has to fit.
         in_flight_events: limits
             .in_flight_events
             .unwrap_or(usual.in_flight_events.max(batch_events)),

@@ -45,7 +45,7 @@ fn the_smallest_file_is_enough() {
     assert_eq!((&*pipeline.name, &*pipeline.sinks[0].name), ("orders", "out"));
     assert_eq!(pipeline.source.url.reveal(), "sqlite://shop.db");
     let settings = &pipeline.settings;
-    assert_eq!((settings.batch_events, settings.in_flight_events), (100, 1000));
+    assert_eq!((settings.batch_events, settings.in_flight_events), (500, 1000));
     assert_eq!(settings.poll_interval, Duration::from_millis(100));
     assert_eq!((&settings.schedule, settings.on_dead), (&Schedule::broker(), OnDead::ParkLane));
     assert_eq!(config.retention, None);
@@ -292,8 +292,9 @@ fn mistakes_of_what_is_seldom_said_say_what_to_write() {
         ),
         (more("limits = 3"), "f:9  [pipeline.orders] has no key \"limits\""),
         (
-            more("[limits]\nin_flight_events = 50"),
-            "f:7  [pipeline.orders] from: its batch of 100 is more than in_flight_events = 50",
+            SMALLEST.replace("[sink.out]", "batch = 100\n[sink.out]")
+                + "[limits]\nin_flight_events = 50",
+            "f:8  [pipeline.orders] from: its batch of 100 is more than in_flight_events = 50",
         ),
         (
             more("[limits]\npayload = 1024"),
