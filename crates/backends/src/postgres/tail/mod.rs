@@ -32,6 +32,7 @@ use super::error::failure;
 use super::types::Snapshot;
 
 pub use self::publication::publication_sql;
+pub(super) use self::session::slot_prefix;
 pub(super) use self::publication::{publication_sql_for, publish_sql};
 pub(super) use self::refusal::behind_a_pooler;
 
