@@ -5,9 +5,8 @@ use semel_core::Failure;
 use semel_core::telemetry::{self, Kind};
 
 /// Bounds for spans of time, in seconds.
-const SPANS: &[f64] = &[
-    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0,
-];
+const SPANS: &[f64] =
+    &[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 
 /// Begins to count, for this process as a whole.
 pub(crate) fn install() -> Result<PrometheusHandle, Failure> {

@@ -27,7 +27,8 @@ pub(crate) async fn patiently<T>(
 impl Dashboard {
     /// The pipeline that a question is about.
     pub(crate) fn asked(&self, name: &str) -> Result<&Pipeline, Trouble> {
-        self.pipeline(name).ok_or_else(|| Trouble::NotFound(format!("there is no pipeline {name:?}")))
+        self.pipeline(name)
+            .ok_or_else(|| Trouble::NotFound(format!("there is no pipeline {name:?}")))
     }
 }
 

@@ -60,9 +60,14 @@ mod tests {
     #[test]
     fn the_page_never_writes_markup_it_was_sent() {
         for (name, content) in FILES {
-            for dangerous in
-                ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "style="]
-            {
+            for dangerous in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "style=",
+            ] {
                 assert!(!content.contains(dangerous), "{name}: {dangerous}");
             }
         }

@@ -126,9 +126,9 @@ pub(crate) fn start(dashboard: &Dashboard) {
     }
     let sampler = Arc::downgrade(&dashboard.sampler);
     let (pipelines, metrics) = (Arc::clone(&dashboard.pipelines), dashboard.metrics.clone());
-    tokio::spawn(async move {
-        while look_at_all(&sampler, &pipelines, metrics.as_deref()).await {}
-    });
+    tokio::spawn(
+        async move { while look_at_all(&sampler, &pipelines, metrics.as_deref()).await {} },
+    );
 }
 
 /// Looks until it is dropped.
@@ -176,7 +176,8 @@ async fn latency(pipeline: &Pipeline) -> Result<Option<[f64; 3]>, Failure> {
     };
     let mut took: Vec<f64> = page.events.iter().filter_map(took).collect();
     took.sort_by(f64::total_cmp);
-    let place = |percent: usize| took.get((took.len() * percent / 100).min(took.len() - 1)).copied();
+    let place =
+        |percent: usize| took.get((took.len() * percent / 100).min(took.len() - 1)).copied();
     if took.is_empty() {
         return Ok(None);
     }

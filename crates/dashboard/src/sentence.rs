@@ -27,11 +27,15 @@ pub(crate) enum Level {
 /// The worst that can be said of one of the pipelines, or that all is well.
 pub(crate) fn health<'a>(tracks: impl Iterator<Item = (&'a str, &'a Track)>) -> Health {
     let all: Vec<_> = tracks.collect();
-    let worst = all.iter().filter_map(|(name, track)| complaint(name, track)).max_by_key(|(level, _)| *level);
+    let worst = all
+        .iter()
+        .filter_map(|(name, track)| complaint(name, track))
+        .max_by_key(|(level, _)| *level);
     if let Some((level, sentence)) = worst {
         return Health { level, sentence };
     }
-    let last: Vec<&Sample> = all.iter().filter_map(|(_, track)| track.last()).map(AsRef::as_ref).collect();
+    let last: Vec<&Sample> =
+        all.iter().filter_map(|(_, track)| track.last()).map(AsRef::as_ref).collect();
     if last.len() < all.len() || all.is_empty() {
         return Health { level: Level::Unknown, sentence: "Looking…".into() };
     }
@@ -66,7 +70,8 @@ pub(crate) fn complaint(name: &str, track: &Track) -> Option<(Level, String)> {
     }
     if count(State::Dead) > 0 {
         let (dead, parked) = (count(State::Dead), sample.stats.parked_lanes);
-        let letters = if dead == 1 { "1 dead letter".into() } else { format!("{dead} dead letters") };
+        let letters =
+            if dead == 1 { "1 dead letter".into() } else { format!("{dead} dead letters") };
         let behind = match parked {
             0 => String::new(),
             1 => "; 1 aggregate waits for an operator".into(),
@@ -75,7 +80,10 @@ pub(crate) fn complaint(name: &str, track: &Track) -> Option<(Level, String)> {
         return Some((Level::Warn, format!("{name} has {letters}{behind}.")));
     }
     if let Some(age) = age {
-        return Some((Level::Warn, format!("{name} is behind: an event waits for {}.", rough(age))));
+        return Some((
+            Level::Warn,
+            format!("{name} is behind: an event waits for {}.", rough(age)),
+        ));
     }
     let failed = count(State::Failed);
     (failed > 0).then(|| {
@@ -111,7 +119,9 @@ mod tests {
         let at = Timestamp::UNIX_EPOCH;
         let workings = Workings::default();
         let sample = Sample { at, stats, workings, written: None, settled: None, latency: None };
-        Track { samples: [Arc::new(sample)].into(), ..Track::default() }
+        let mut track = Track::default();
+        track.samples.push_back(Arc::new(sample));
+        track
     }
 
     fn sentence(track: &Track) -> (Level, String) {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use semel_core::admin::{AdminStore, Cursor, EventView, Filter, Page, Selection, State, Stats, Troubles};
+use semel_core::admin::{
+    AdminStore, Cursor, EventView, Filter, Page, Selection, State, Stats, Troubles,
+};
 use semel_core::{EventId, Failure};
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
@@ -185,7 +187,8 @@ impl AdminStore for MysqlAdmin {
                 .await
                 .map_err(failure("list events"))?;
         let end = before.map_or(last + 1, |Cursor(seq)| seq);
-        let is_parked = matches!(filter.state, Some(State::Failed | State::Dead | State::Discarded));
+        let is_parked =
+            matches!(filter.state, Some(State::Failed | State::Dead | State::Discarded));
         let floor = if is_parked { 0 } else { end.saturating_sub(LOOKED_AT) };
         let search = Search {
             pipeline: &self.pipeline,

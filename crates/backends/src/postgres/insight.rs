@@ -72,7 +72,11 @@ impl Insight for PostgresStore {
             Option<i64>,
             Option<Stamp>,
             Option<i64>,
-        ) = sqlx::query_as(PROGRESS).bind(pipeline).fetch_one(self.once()).await.map_err(failed())?;
+        ) = sqlx::query_as(PROGRESS)
+            .bind(pipeline)
+            .fetch_one(self.once())
+            .await
+            .map_err(failed())?;
         let relays: Vec<(String, i32, Vec<i32>, i64)> =
             sqlx::query_as(RELAYS).bind(pipeline).fetch_all(self.once()).await.map_err(failed())?;
         let slot: Option<(String, bool, Option<i64>)> = sqlx::query_as(SLOT)
@@ -116,8 +120,7 @@ impl Insight for PostgresStore {
         filter: &str,
     ) -> Result<u64, Failure> {
         let query = sqlx::query_scalar(NOTE).bind(who).bind(what).bind(pipeline).bind(filter);
-        let id: i64 =
-            query.fetch_one(self.once()).await.map_err(failure("write down a change"))?;
+        let id: i64 = query.fetch_one(self.once()).await.map_err(failure("write down a change"))?;
         Ok(id.unsigned_abs())
     }
 

@@ -50,11 +50,7 @@ impl Insight for SqliteStore {
         let failed = || failure("look at a pipeline");
         let mut tx = self.readers.begin().await.map_err(failed())?;
         let (written, settled, moved_at, bytes): (Option<i64>, Option<i64>, Option<i64>, i64) =
-            sqlx::query_as(PROGRESS)
-                .bind(pipeline)
-                .fetch_one(&mut *tx)
-                .await
-                .map_err(failed())?;
+            sqlx::query_as(PROGRESS).bind(pipeline).fetch_one(&mut *tx).await.map_err(failed())?;
         let rows: Vec<(String, i64, i64, Option<i64>)> = sqlx::query_as(RELAYS)
             .bind(pipeline)
             .bind(self.now())
@@ -64,7 +60,8 @@ impl Insight for SqliteStore {
         let mut relays = BTreeMap::new();
         for (name, of, left, share) in rows {
             let lease_left = Duration::from_micros(position(left));
-            let new = || RelayView { name: name.clone(), shares: vec![], of: small(of), lease_left };
+            let new =
+                || RelayView { name: name.clone(), shares: vec![], of: small(of), lease_left };
             let relay: &mut RelayView = relays.entry(name.clone()).or_insert_with(new);
             relay.shares.extend(share.map(small));
         }

@@ -72,7 +72,8 @@ fn read_caller(section: &mut Section<'_>) -> Option<Caller> {
             None
         }
         (Some(token), None) if token.reveal().len() < SHORTEST => {
-            let why = format!("needs {SHORTEST} characters or more; make one by openssl rand -hex 32");
+            let why =
+                format!("needs {SHORTEST} characters or more; make one by openssl rand -hex 32");
             section.wrong("token", &why);
             None
         }
@@ -97,8 +98,11 @@ fn read_caller(section: &mut Section<'_>) -> Option<Caller> {
 fn bytes_of(digits: &str) -> Option<[u8; 32]> {
     let digit = |c: u8| char::from(c).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pair = |pair: &[u8]| Some(digit(pair[0])? * 16 + digit(pair[1])?);
-    let bytes: Option<Vec<u8>> = digits.trim().as_bytes().chunks(2).map(|two| {
-        if two.len() == 2 { pair(two) } else { None }
-    }).collect();
+    let bytes: Option<Vec<u8>> = digits
+        .trim()
+        .as_bytes()
+        .chunks(2)
+        .map(|two| if two.len() == 2 { pair(two) } else { None })
+        .collect();
     bytes?.try_into().ok()
 }

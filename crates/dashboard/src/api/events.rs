@@ -31,7 +31,10 @@ pub(crate) async fn list(
     let wanted = Wanted::parse(&question.q, SystemClock.now()).map_err(Trouble::Question)?;
     if let Some(id) = wanted.id {
         let found = patiently(pipeline.admin.get(id)).await?;
-        return Ok(Json(Events { events: found.into_iter().map(Entry::from).collect(), next: None }));
+        return Ok(Json(Events {
+            events: found.into_iter().map(Entry::from).collect(),
+            next: None,
+        }));
     }
     let limit = question.limit.unwrap_or(USUAL).clamp(1, MOST);
     let before = question.before.map(Cursor);
@@ -76,7 +79,9 @@ async fn find(pipeline: &Pipeline, id: &str) -> Result<EventView, Trouble> {
     let parsed: EventId =
         id.parse().map_err(|_| Trouble::Question(format!("{id:?} is no id of an event")))?;
     let found = patiently(pipeline.admin.get(parsed)).await?;
-    found.ok_or_else(|| Trouble::NotFound(format!("there is no event {id}; it may have been deleted")))
+    found.ok_or_else(|| {
+        Trouble::NotFound(format!("there is no event {id}; it may have been deleted"))
+    })
 }
 
 /// Which events are asked for.

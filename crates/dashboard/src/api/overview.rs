@@ -35,12 +35,13 @@ pub(crate) async fn live(
     sampler::start(&dashboard);
     let mut changes = dashboard.sampler.changes();
     changes.mark_changed();
-    let events = stream::unfold((dashboard, caller, changes), |(dashboard, caller, mut changes)| async {
-        changes.changed().await.ok()?;
-        let overview = Overview::of(&dashboard, caller.clone());
-        let event = Event::default().json_data(overview).unwrap_or_default();
-        Some((Ok(event), (dashboard, caller, changes)))
-    });
+    let events =
+        stream::unfold((dashboard, caller, changes), |(dashboard, caller, mut changes)| async {
+            changes.changed().await.ok()?;
+            let overview = Overview::of(&dashboard, caller.clone());
+            let event = Event::default().json_data(overview).unwrap_or_default();
+            Some((Ok(event), (dashboard, caller, changes)))
+        });
     Sse::new(events).keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))
 }
 
@@ -69,9 +70,9 @@ impl Overview {
             .iter()
             .map(|pipeline| (pipeline, dashboard.sampler.track(&pipeline.name)))
             .collect();
-        let health =
-            health(tracks.iter().map(|(pipeline, track)| (pipeline.name.as_str(), track)));
-        let pipelines = tracks.iter().map(|(pipeline, track)| Summary::of(pipeline, track)).collect();
+        let health = health(tracks.iter().map(|(pipeline, track)| (pipeline.name.as_str(), track)));
+        let pipelines =
+            tracks.iter().map(|(pipeline, track)| Summary::of(pipeline, track)).collect();
         Self { you, health, pipelines }
     }
 }

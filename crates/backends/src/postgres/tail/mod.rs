@@ -32,9 +32,9 @@ use super::error::failure;
 use super::types::Snapshot;
 
 pub use self::publication::publication_sql;
-pub(super) use self::session::slot_prefix;
 pub(super) use self::publication::{publication_sql_for, publish_sql};
 pub(super) use self::refusal::behind_a_pooler;
+pub(super) use self::session::slot_prefix;
 
 /// Whether a source hears of commits from the log.
 ///
