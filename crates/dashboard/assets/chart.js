@@ -8,11 +8,12 @@ const HEIGHT = 152, LEFT = 46, RIGHT = 8, TOP = 8, BOTTOM = 20;
 const ceiling = (value) => {
   if (!(value > 0)) return 1;
   const size = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 2.5, 5, 10].map((step) => step * size).find((step) => step >= value * 0.999);
+  return [1, 2, 4, 6, 8, 10].map((step) => step * size).find((step) => step >= value * 0.999);
 };
 
-// series: [{ name, hue, of: point => number | null }]; options: { title, format, stacked, least }
-export const chart = (title, format, series, { stacked = false, least = 0 } = {}) => {
+// series: [{ name, hue, of: point => number | null }]; options: stacked areas, the least that the scale
+// reaches to, and how the scale is written
+export const chart = (title, format, series, { stacked = false, least = 0, axis = format } = {}) => {
   const legend = h("div", { class: "legend" });
   const picture = svg("svg", { role: "img", "aria-label": title });
   const root = h("section", { class: "card chart" }, h("div", { class: "head" }, h("h3", {}, title), legend), picture);
@@ -37,7 +38,7 @@ export const chart = (title, format, series, { stacked = false, least = 0 } = {}
     const y = (value) => HEIGHT - BOTTOM - (value / top) * (HEIGHT - TOP - BOTTOM);
     const rules = [0, 0.5, 1].map((part) => [
       svg("line", { class: "rule", x1: LEFT, x2: width - RIGHT, y1: y(top * part), y2: y(top * part) }),
-      svg("text", { x: LEFT - 6, y: y(top * part) + 4, "text-anchor": "end" }, format(top * part)),
+      svg("text", { x: LEFT - 6, y: y(top * part) + 4, "text-anchor": "end" }, part === 0 ? "0" : axis(top * part)),
     ]);
     const minutes = Math.round(length / 60000);
     const times = [

@@ -32,18 +32,21 @@ const confirm = (title, words, act, danger) =>
 const ACTS = {
   retry: {
     name: "Retry",
-    means: "They are due at once, with all attempts in front of them. What waits behind them follows in order.",
+    means: (it) => `${it} due at once, with all attempts ahead. What waits behind follows in order.`,
+    verb: "is",
     done: (n) => plural(n, "event") + " will be tried again",
   },
   discard: {
     name: "Discard",
     danger: true,
-    means: "They will not be published. What waits behind them goes on without them. This cannot be taken back.",
+    means: (it) => `${it} never be published. What waits behind goes on without. This cannot be taken back.`,
+    verb: "will",
     done: (n) => plural(n, "event") + " discarded",
   },
   replay: {
     name: "Publish again",
-    means: "They are published again with the same ids. Consumers that remember ids drop them.",
+    means: (it) => `${it} published again with the same id. Consumers that remember ids drop what they know.`,
+    verb: "is",
     done: (n) => plural(n, "event") + " will be published again",
   },
 };
@@ -57,7 +60,8 @@ export const change = async (pipeline, action, what, chosen) => {
       toast("Nothing to do: no event is in the right state any more");
       return false;
     }
-    const words = [what, act.means, "Who did this, and to how many, is written down."];
+    const subject = (events === 1 ? "It " : "They ") + (act.verb === "is" && events !== 1 ? "are" : act.verb);
+    const words = [what, act.means(subject), "Who did this, and to how many, is written down."];
     const title = act.name + " " + plural(events, "event") + "?";
     if (!(await confirm(title, words, act.name + " " + plural(events, "event"), act.danger))) return false;
     const done = await api.change(pipeline, { action, ...chosen });

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { chart } from "./chart.js";
 import { facts, h, show } from "./dom.js";
-import { number, rate, span } from "./words.js";
+import { brief, number, rate, span } from "./words.js";
 
 const health = ({ level, sentence }) =>
   h("section", { class: "card health", "aria-label": "Health" }, h("i", { class: "dot " + level }), h("p", { id: "sentence" }, sentence));
@@ -18,11 +18,11 @@ const card = (pipeline, context) => {
     onclick: () => context.choose(name),
   },
   h("div", { class: "title" }, h("i", { class: "dot " + level }), name),
-  h("p", { class: "way" }, pipeline.complaint || way),
+  h("p", { class: "way" }, level === "bad" ? pipeline.complaint : way),
   facts([
     ["waiting", number(waits)],
     ["published", rate(point?.published)],
-    ["oldest", point?.oldest === null || point?.oldest === undefined ? "none" : span(point.oldest)],
+    ["oldest", point?.oldest === null || point?.oldest === undefined ? "none" : brief(point.oldest)],
     ["dead", number(states?.dead), states?.dead > 0],
   ], "facts"));
 };
@@ -38,7 +38,7 @@ const charts = () => {
       { name: "p50", hue: "good", of: latency(0) },
       { name: "p95", hue: "warn", of: latency(1) },
       { name: "p99", hue: "bad", of: latency(2) },
-    ], { least: 0.01 }),
+    ], { least: 0.01, axis: brief }),
     chart("Not published, by state", number, [
       { name: "dead", hue: "bad", of: (point) => point.dead },
       { name: "failed", hue: "warn", of: (point) => point.failed },
@@ -47,7 +47,7 @@ const charts = () => {
     ], { stacked: true, least: 4 }),
     chart("Age of the oldest waiting event", span, [
       { name: "oldest", hue: "busy", of: (point) => point.oldest ?? 0 },
-    ], { least: 1 }),
+    ], { least: 1, axis: brief }),
   ];
 };
 

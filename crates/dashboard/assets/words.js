@@ -28,6 +28,14 @@ export const span = (seconds) => {
   return parts.filter(Boolean).join(" ");
 };
 
+// In one unit, where there is little room.
+export const brief = (seconds) => {
+  if (seconds === null || seconds === undefined || seconds < 60) return span(seconds);
+  const [unit, size] = [["d", 86400], ["h", 3600], ["min", 60]].find(([, length]) => seconds >= length);
+  const value = seconds / size;
+  return (value < 10 && !Number.isInteger(value) ? value.toFixed(1) : Math.round(value)) + " " + unit;
+};
+
 export const bytes = (value) => {
   if (value === null || value === undefined) return "–";
   const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
@@ -41,7 +49,8 @@ export const ago = (stamp) => {
   if (!stamp) return "–";
   const date = new Date(stamp);
   const seconds = (Date.now() - date.getTime()) / 1000;
-  const words = seconds < -1 ? "in " + span(-seconds) : seconds < 1 ? "just now" : span(Math.floor(seconds)) + " ago";
+  const whole = (value) => (value < 60 ? Math.floor(value) + " s" : span(value));
+  const words = seconds < -1 ? "in " + whole(-seconds) : seconds < 1 ? "just now" : whole(seconds) + " ago";
   return h("time", { datetime: stamp, title: date.toLocaleString() + "  (" + stamp + ")", class: "nowrap" }, words);
 };
 

@@ -6,8 +6,8 @@ import { empty, facts, h, show } from "./dom.js";
 import { table } from "./table.js";
 import { ago, badge, bytes, number, span } from "./words.js";
 
-const head = (title, context, lead) => [
-  h("div", { class: "head" }, h("h1", {}, title), h("span", { class: "quiet" }, context.pipeline)),
+const head = (title, context, lead, of = context.pipeline) => [
+  h("div", { class: "head" }, h("h1", {}, title), h("span", { class: "quiet" }, of)),
   lead && h("p", { class: "lead head" }, lead),
 ];
 
@@ -17,14 +17,14 @@ export const sources = async (root, context) => {
   const summary = context.summary();
   const found = await api.workings(context.pipeline);
   const { log } = found;
-  const how = log?.active ? "the log tells of new events" : "it looks at the poll interval";
+  const how = log?.active ? "the log tells it of new events" : "it looks for new events at its poll interval";
   const behind = found.written !== null && found.settled !== null ? Math.max(0, found.written - found.settled) : null;
   const retained = log?.retained_bytes ?? null;
   show(root, head("Sources", context),
     h("section", { class: "card" }, facts([
       ["database", h("code", {}, summary.from || "–")],
       ["mode", [h("strong", {}, summary.mode || "–"), h("span", { class: "quiet" }, summary.mode ? " · " + how : "")]],
-      ["now", badge(log?.active ? "good" : "plain", log?.active ? "tailing" : "polling")],
+      ["now", badge(log?.active ? "good" : "idle", log?.active ? "tailing" : "polling")],
       ["moved last", ago(found.moved_at)],
       behind !== null && ["behind", number(behind) + " events of the log"],
       ["outbox on disk", bytes(found.bytes)],
@@ -41,8 +41,8 @@ export const sources = async (root, context) => {
 export const sinks = async (root, context) => {
   const up = await api.sinksUp();
   const rows = context.overview.pipelines.flatMap((pipeline) => pipeline.to.map((sink) => ({ ...sink, pipeline })));
-  const state = (name) => (name in up ? badge(up[name] ? "good" : "bad", up[name] ? "reached" : "outage") : badge("plain", "not known here"));
-  show(root, head("Sinks", context, "Where events go. Whether a sink is reached is what the relay in this process sees; a relay elsewhere may see it otherwise."),
+  const state = (name) => (name in up ? badge(up[name] ? "good" : "bad", up[name] ? "reached" : "outage") : badge("idle", "not known here"));
+  show(root, head("Sinks", context, "Where events go. Whether a sink is reached is what the relay in this process sees; a relay elsewhere may see it otherwise.", "of all pipelines"),
     rows.length === 0 ? empty("No sinks are named.") : table("Sinks", [
       ["sink", ({ name }) => h("strong", {}, name)],
       ["type", ({ kind }) => kind],
@@ -87,10 +87,10 @@ export const keys = async (root, context, { query }) => {
     page.keys.length === 0
       ? empty("No key is held.", "Services that use this database for idempotency keys show up here.")
       : [
-        h("div", { class: "chips" }, Object.entries(tally).map(([state, count]) => badge(kinds[state] || "plain", state.toLowerCase() + " " + count))),
+        h("div", { class: "chips" }, Object.entries(tally).map(([state, count]) => badge(kinds[state] || "idle", state.toLowerCase() + " " + count))),
         table("Keys", [
           ["key", ({ key }) => h("code", { title: key }, key.slice(0, 16) + "…")],
-          ["state", ({ state }) => badge(kinds[state] || "plain", state.toLowerCase())],
+          ["state", ({ state }) => badge(kinds[state] || "idle", state.toLowerCase())],
           ["attempt", ({ attempt }) => (attempt === null ? "" : String(attempt)), "end"],
           ["lasts", ({ remaining_seconds: left, state }) => (state === "ABANDONED" ? "lease ran out" : span(left)), "end nowrap"],
           ["result", ({ bytes: size }) => (size ? bytes(size) : ""), "end nowrap"],
@@ -110,7 +110,7 @@ export const relays = async (root, context) => {
       ? empty("No relay works on it.", h("code", {}, "semel relay --config semel.toml"))
       : table("Relays", [
         ["relay", ({ name }) => h("code", { class: "wrap" }, name), "wrap"],
-        ["state", ({ shares }) => badge(shares.length ? "good" : "plain", shares.length ? "works" : "stands by")],
+        ["state", ({ shares }) => badge(shares.length ? "good" : "idle", shares.length ? "works" : "stands by")],
         ["on", work],
         ["lease lasts", ({ lease_left }) => span(seconds(lease_left)), "end nowrap"],
       ], found));

@@ -1,6 +1,6 @@
 //! A real Chromium, driven by the W3C protocol.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -168,11 +168,8 @@ impl Browser {
             self.address
         );
         stream.write_all((head + &body).as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        let answer = String::from_utf8_lossy(&answer).into_owned();
-        let (_, body) = answer.split_once("\r\n\r\n").expect("an answer");
-        let body: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("no JSON: {body}"));
+        let body = read_body(BufReader::new(stream));
+        let body: Value = serde_json::from_str(&body).unwrap_or_else(|_| panic!("no JSON: {body}"));
         let value = body["value"].clone();
         assert!(value.get("error").is_none(), "{method} {path}: {value}");
         value
@@ -187,6 +184,25 @@ impl Drop for Browser {
         self.driver.kill().ok();
         self.driver.wait().ok();
     }
+}
+
+/// The driver does not close a connection, but says how long its answer is.
+fn read_body(mut answer: impl BufRead) -> String {
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        answer.read_line(&mut line).unwrap();
+        let line = line.trim().to_ascii_lowercase();
+        if let Some(value) = line.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+        if line.is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    answer.read_exact(&mut body).unwrap();
+    String::from_utf8(body).unwrap()
 }
 
 fn id_of(element: &Value) -> &str {

@@ -11,7 +11,11 @@ mod browser;
 mod pictures;
 mod relay;
 #[path = "../shop/mod.rs"]
+#[allow(dead_code, reason = "other tests need more of it")]
 mod shop;
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use browser::Browser;
 use relay::{Relay, large, write};
@@ -35,9 +39,13 @@ fn shop_with_dead_letters() -> (Shop, Relay) {
             ("3", "OrderPlaced", large()),
         ],
     );
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while shop.json(&["status", "--config", "semel.toml"])["states"]["dead"] != 2 {
-        assert!(std::time::Instant::now() < deadline, "no dead letters");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let dead = || -> serde_json::Value {
+        serde_json::from_str(&strict.get("/api/pipelines/orders/dead", "").1).unwrap()
+    };
+    while dead()["lanes"].as_array().unwrap().len() < 2 {
+        assert!(Instant::now() < deadline, "no dead letters: {}", dead());
+        sleep(Duration::from_millis(20));
     }
     drop(strict);
     let relay = Relay::start(&shop, "1MiB", "");
@@ -95,9 +103,9 @@ fn a_dead_letter_is_retried_by_a_click_and_published() {
     browser.click("#confirm");
     browser.wait_for("1 event will be tried again");
     browser.wait("document.querySelectorAll('table[aria-label=\"Parked aggregates\"] tbody tr').length === 1");
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while shop.published().len() < 3 {
-        assert!(std::time::Instant::now() < deadline, "{:?}", shop.published());
+        assert!(Instant::now() < deadline, "{:?}", shop.published());
     }
     let order: Vec<_> =
         shop.published()[1..].iter().map(|line| line["event_type"].clone()).collect();
@@ -173,7 +181,7 @@ fn a_page_for_others_asks_who_they_are() {
     shop.write_config(open);
     let refusal = shop.refused(78, &["relay", "--config", "semel.toml"]);
     assert!(
-        refusal.contains("[http.access.NAME]") && refusal.contains("semel.toml:8"),
+        refusal.contains("[http.access.NAME]") && refusal.contains("semel.toml:9"),
         "{refusal}"
     );
 

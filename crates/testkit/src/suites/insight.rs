@@ -1,7 +1,6 @@
 //! What every [`Insight`] must do.
 
-use semel_core::admin::{Cursor, Filter};
-use semel_core::{AdminStore, EventId, Insight};
+use semel_core::{EventId, Insight};
 
 /// The log of changes: newest first, in pages, each with its own end; and what a pipeline that never
 /// ran looks like.
@@ -29,23 +28,4 @@ pub async fn the_log_of_changes_is_kept(insight: &dyn Insight) {
     assert!(workings.relays.is_empty(), "{workings:?}");
     assert!(workings.written.is_some());
     insight.consumers().await.expect("consumers");
-}
-
-/// Newest first, every event once, in pages of two.
-///
-/// # Panics
-/// When it is not so.
-pub async fn the_latest_come_first(admin: &dyn AdminStore, expected: &[EventId]) {
-    let (mut found, mut before): (Vec<EventId>, Option<Cursor>) = (Vec::new(), None);
-    for _ in 0..expected.len() + 2 {
-        let page = admin.latest(&Filter::default(), before, 2).await.expect("a page");
-        assert!(page.events.len() <= 2);
-        found.extend(page.events.iter().map(|view| view.event.id));
-        before = page.next;
-        if before.is_none() {
-            break;
-        }
-    }
-    let newest_first: Vec<_> = expected.iter().rev().copied().collect();
-    assert_eq!(found, newest_first);
 }
