@@ -71,11 +71,21 @@ const render = async () => {
   if (mine === turn) show(at("main"), root);
 };
 
+// Only what differs is changed: what has the focus keeps it.
 const frame = (current) => {
-  const letters = context.summary()?.states?.dead;
-  show(at("nav"), PAGES.map(([id, title, key]) =>
-    h("a", { href: link(id), "aria-current": id === current ? "page" : null, title: "g " + key },
-      title, id === "dead" && letters > 0 && h("span", { class: "count" }, number(letters)))));
+  if (!at("nav").firstChild) {
+    show(at("nav"), PAGES.map(([id, title, key]) =>
+      h("a", { id: "to-" + id, title: "g " + key }, title, id === "dead" && h("span", { class: "count", hidden: true }))));
+  }
+  for (const [id] of PAGES) {
+    at("to-" + id).setAttribute("href", link(id));
+    if (id === current) at("to-" + id).setAttribute("aria-current", "page");
+    else at("to-" + id).removeAttribute("aria-current");
+  }
+  const letters = context.summary()?.states?.dead || 0;
+  const count = at("to-dead").querySelector(".count");
+  count.hidden = letters === 0;
+  count.textContent = number(letters);
   at("brand").setAttribute("href", link("overview"));
   at("skip").setAttribute("href", location.pathname + location.hash);
   const names = context.overview?.pipelines.map(({ name }) => name) || [];

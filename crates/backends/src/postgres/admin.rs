@@ -103,7 +103,7 @@ macro_rules! list {
     ($where:literal) => {
         list!($where, " order by o.seq limit $9")
     };
-    ($where:literal, $order:literal) => {
+    ($where:expr, $order:literal) => {
         concat!(
             "select ",
             event_columns!(),
@@ -126,9 +126,17 @@ const LIST_PARKED: &str = list!(
 
 const NEWEST_FIRST: &str = list!("o.seq < $8 and o.seq >= $10", " order by o.seq desc limit $9");
 
+/// The page is chosen where they are parked, before anything is known of the others.
 const NEWEST_PARKED: &str = list!(
-    "o.seq < $8 and o.seq >= $10
-        and o.seq in (select seq from semel.parked where pipeline = $1 and state = $2)",
+    concat!(
+        "o.seq < $8 and o.seq >= $10 and o.seq in (
+            select p.seq from semel.parked p join semel.outbox o on o.seq = p.seq
+            where p.pipeline = $1 and p.state = $2 and p.seq < $8 and not exists (
+                select from semel.cursor c
+                where c.pipeline = $1 and c.share = p.share and c.epoch = p.taken) and ",
+        matching!(),
+        " order by p.seq desc limit $9)"
+    ),
     " order by o.seq desc limit $9"
 );
 
@@ -139,11 +147,12 @@ const NEWEST_UNSETTLED: &str = list!(
     " order by o.seq desc limit $9"
 );
 
-/// The first and the last number, and whether few events are still to be published.
+/// The first and the last number, and, if asked, whether few events are still to be published.
 const SPAN: &str = "\
 select coalesce((select seq from semel.outbox order by seq limit 1), 0),
     coalesce((select seq from semel.outbox order by seq desc limit 1), 0),
-    (select count(*) from (select from semel.unsettled($1) limit 10001) first) <= 10000";
+    case when $2 then
+        (select count(*) from (select from semel.unsettled($1) limit 10001) first) <= 10000 end";
 
 /// How many events one call of `latest` looks at, where all of them have to be.
 const LOOKED_AT: i64 = 100_000;
@@ -336,15 +345,17 @@ impl AdminStore for PostgresAdmin {
         limit: usize,
     ) -> Result<Page, Failure> {
         let failed = || failure("list events");
-        let (first, last, few): (i64, i64, bool) = sqlx::query_as(SPAN)
+        let is_waiting = matches!(filter.state, Some(State::Pending | State::Publishing));
+        let (first, last, few): (i64, i64, Option<bool>) = sqlx::query_as(SPAN)
             .bind(&self.pipeline)
+            .bind(is_waiting)
             .fetch_one(self.store.once())
             .await
             .map_err(failed())?;
         let end = before.map_or(i64::MAX, |Cursor(seq)| i64::try_from(seq).unwrap_or(i64::MAX));
         let (sql, floor) = match filter.state {
             Some(State::Failed | State::Dead | State::Discarded) => (NEWEST_PARKED, 0),
-            Some(State::Pending | State::Publishing) if few => (NEWEST_UNSETTLED, 0),
+            _ if few == Some(true) => (NEWEST_UNSETTLED, 0),
             _ => (NEWEST_FIRST, end.min(last + 1) - LOOKED_AT),
         };
         let rows = self

@@ -23,12 +23,11 @@ select (select seq from semel.outbox order by seq desc limit 1),
         select inhrelid from pg_inherits where inhparent = 'semel.outbox'::regclass))";
 
 const RELAYS: &str = "\
-select m.member, m.shares, array(
-        select s.share from semel.share s
-        where s.pipeline = m.pipeline and s.owner = m.member and s.until > now() order by s.share),
-    (extract(epoch from m.until - now()) * 1000000)::bigint
-from semel.member m where m.pipeline = $1 and m.until > now()
-order by 3 = '{}', m.member limit 100";
+select m.member, m.shares, s.held, (extract(epoch from m.until - now()) * 1000000)::bigint
+from semel.member m cross join lateral (select array(
+    select s.share from semel.share s
+    where s.pipeline = m.pipeline and s.owner = m.member and s.until > now() order by s.share) as held) s
+where m.pipeline = $1 and m.until > now() order by s.held = '{}', m.member limit 100";
 
 const SLOT: &str = "\
 select slot_name::text, active, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint
@@ -48,11 +47,14 @@ const ACTIVITY: &str = "\
 select id, at, who, what, pipeline, filter, events from semel.audit
 where id < $1 order by id desc limit $2";
 
+/// Row by row: the planner would rather read the whole outbox.
 const GROUPS: &str = "\
 select p.state, coalesce(p.error, ''), o.event_type, count(*), min(o.created_at),
     max(o.created_at), max(o.id::text)::uuid
-from semel.parked p join semel.outbox o on o.seq = p.seq
-where p.pipeline = $1 and p.state in ('failed', 'dead')
+from (select seq, state, error from semel.parked
+    where pipeline = $1 and state in ('failed', 'dead') order by seq desc limit 100000) p
+cross join lateral (
+    select id, event_type, created_at from semel.outbox where seq = p.seq offset 0) o
 group by 1, 2, 3 order by 4 desc, 2 limit $2";
 
 const LANES: &str = "\

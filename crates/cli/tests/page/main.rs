@@ -8,6 +8,8 @@
 )]
 
 mod browser;
+#[cfg(feature = "postgres")]
+mod large;
 mod pictures;
 mod relay;
 #[path = "../shop/mod.rs"]
@@ -195,8 +197,10 @@ fn a_page_for_others_asks_who_they_are() {
     let bearer = "authorization: Bearer the token of the operator\r\n";
     let (status, body) = relay.get(overview, bearer);
     assert!(status == 200 && body.contains("\"name\":\"olga\",\"role\":\"operator\""), "{body}");
-    let (_, metrics) = relay.get("/metrics", bearer);
-    assert!(metrics.contains("semel_in_flight_events"), "{metrics}");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !relay.get("/metrics", bearer).1.contains("semel_sink_up{pipeline=\"orders\"} 1") {
+        assert!(Instant::now() < deadline, "{}", relay.get("/metrics", bearer).1);
+    }
     assert_eq!(relay.get(overview, &format!("{bearer}host: evil.example.com\r\n")).0, 421);
     assert_eq!(relay.get(overview, &format!("{bearer}host: ops.example.com\r\n")).0, 200);
     let changes = "/api/pipelines/orders/changes";

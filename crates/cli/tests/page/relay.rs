@@ -21,10 +21,14 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Starts one; `more` is added to the configuration.
+    /// Starts one over the file; `more` is added to the configuration.
     pub(crate) fn start(shop: &Shop, payload: &str, more: &str) -> Self {
+        Self::over(shop, "sqlite://shop.db", payload, more)
+    }
+
+    pub(crate) fn over(shop: &Shop, url: &str, payload: &str, more: &str) -> Self {
         shop.write_config(&format!(
-            "[source.orders]\nurl = \"sqlite://shop.db\"\n[sink.out]\ntype = \"file\"\n\
+            "[source.orders]\nurl = \"{url}\"\nbatch = 1000\n[sink.out]\ntype = \"file\"\n\
              path = \"events.ndjson\"\n[pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\n\
              [limits]\npayload = \"{payload}\"\n[http]\nlisten = \"127.0.0.1:0\"\n{more}"
         ));
