@@ -4,6 +4,8 @@
 mod args;
 mod commands;
 mod config;
+#[cfg(any(feature = "page", feature = "proxy"))]
+mod counting;
 mod exit;
 mod logging;
 mod output;

@@ -34,6 +34,7 @@ mod coordination;
 mod error;
 mod grants;
 mod inbox;
+mod insight;
 mod key_admin;
 mod keys;
 mod mapped;

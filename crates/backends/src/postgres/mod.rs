@@ -32,6 +32,7 @@ mod cursor;
 mod error;
 mod grants;
 mod inbox;
+mod insight;
 mod key_admin;
 mod keys;
 mod log;

@@ -37,6 +37,7 @@ mod coordination;
 mod error;
 mod grants;
 mod inbox;
+mod insight;
 mod key_admin;
 mod keys;
 mod mapped;

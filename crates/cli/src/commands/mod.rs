@@ -11,6 +11,8 @@ pub(crate) mod grants;
 pub(crate) mod keys;
 pub(crate) mod migrate;
 mod migrate_down;
+#[cfg(feature = "page")]
+mod page;
 #[cfg(feature = "proxy")]
 pub(crate) mod proxy;
 pub(crate) mod relay;

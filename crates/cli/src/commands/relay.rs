@@ -7,6 +7,8 @@ use semel_core::coordination::Share;
 use semel_relay::{Fanout, Group, Relay, Report, Routed, Stop};
 use tokio::task::JoinSet;
 
+#[cfg(feature = "page")]
+use super::page::{About, Page};
 use super::retention;
 use crate::args::RelayOptions;
 use crate::config::{Config, Pipeline, Retention, Team};
@@ -27,10 +29,23 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
     // Ends with this function: nobody waits for it.
     let mut upkeep = JoinSet::new();
     let retention = config.retention.filter(|_| !options.drain);
+    #[cfg(feature = "page")]
+    let mut page = match config.http {
+        Some(http) => Some(
+            Page::bind(http).await.map_err(|failure| Problem::new(failure, "[http]", EFFECT))?,
+        ),
+        None => None,
+    };
     for pipeline in config.pipelines {
         let (name, place) = (pipeline.name.clone(), pipeline.place());
-        let connected = connect(pipeline, retention, &mut upkeep).await;
-        let relay = connected.map_err(|failure| Problem::new(failure, &place, EFFECT))?;
+        let problem = |failure| Problem::new(failure, &place, EFFECT);
+        let database = open(&pipeline).await.map_err(problem)?;
+        #[cfg(feature = "page")]
+        if let Some(page) = &mut page {
+            page.show(About::of(&pipeline), &database);
+        }
+        let connected = connect(pipeline, database, retention, &mut upkeep).await;
+        let relay = connected.map_err(problem)?;
         tracing::info!(pipeline = name, "relay started: {place}");
         let (stop, drain) = (stop.clone(), options.drain);
         running.spawn(async move {
@@ -39,6 +54,10 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
         });
     }
 
+    #[cfg(feature = "page")]
+    if let Some(page) = page {
+        page.serve(&mut upkeep);
+    }
     let manager = ServiceManager::ready();
     let mut dead = 0;
     let mut problem = None;
@@ -70,15 +89,21 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
     }
 }
 
+/// The database of a pipeline, if it has the right tables.
+async fn open(pipeline: &Pipeline) -> Result<Arc<dyn Database>, Failure> {
+    let url = pipeline.source.url.reveal().to_owned();
+    let database = (pipeline.source.kind.connect)(url, Missing::Refuse).await?;
+    database.tables().await?.check()?;
+    Ok(database.into())
+}
+
 async fn connect(
     pipeline: Pipeline,
+    database: Arc<dyn Database>,
     retention: Option<Retention>,
     upkeep: &mut JoinSet<()>,
 ) -> Result<Group, Failure> {
     let Pipeline { name, source, sinks, routing, settings, team, alert } = pipeline;
-    let url = source.url.reveal().to_owned();
-    let database: Arc<dyn Database> = (source.kind.connect)(url, Missing::Refuse).await?.into();
-    database.tables().await?.check()?;
     let listening = if source.notify { Some(database.listen().await?) } else { None };
     let (mapping, mode) = (source.mapping, source.mode);
     if let Some(retention) = retention {

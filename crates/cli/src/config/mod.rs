@@ -17,9 +17,11 @@
 //! | `tree.rs` | the file and the environment as one tree |
 //! | `document.rs`, `section.rs` | tables read key by key, mistakes collected |
 //! | `values.rs`, `variables.rs`, `words.rs` | what strings mean |
-//! | `pipeline.rs`, `mapping.rs`, `routing.rs`, `retry.rs`, `team.rs`, `upkeep.rs`, `proxy.rs` | what the keys are |
+//! | `pipeline.rs`, `mapping.rs`, `routing.rs`, `retry.rs`, `team.rs`, `upkeep.rs`, `proxy.rs`, `http.rs` | what the keys are |
 
 mod document;
+#[cfg(feature = "page")]
+mod http;
 mod mapping;
 mod pipeline;
 #[cfg(feature = "proxy")]
@@ -41,6 +43,8 @@ use std::path::Path;
 use semel_core::Failure;
 
 use self::document::{Document, Environment, Mistakes};
+#[cfg(feature = "page")]
+pub(crate) use self::http::Http;
 pub(crate) use self::pipeline::Pipeline;
 use self::pipeline::{read_pipeline, read_sink, read_source};
 #[cfg(feature = "proxy")]
@@ -59,11 +63,14 @@ pub(crate) struct Config {
     pub(crate) pipelines: Vec<Pipeline>,
     /// When published events are deleted; never, if it is not said.
     pub(crate) retention: Option<Retention>,
+    /// Where the page is; nowhere, if it is not said.
+    #[cfg(feature = "page")]
+    pub(crate) http: Option<Http>,
 }
 
 const EFFECT: &str = "nothing was started or changed; events wait in their outbox";
 
-const SECTIONS: &[&str] = &["source", "sink", "pipeline", "limits", "retention", "proxy"];
+const SECTIONS: &[&str] = &["source", "sink", "pipeline", "limits", "retention", "http", "proxy"];
 
 impl Config {
     /// Reads and checks a file.
@@ -96,6 +103,10 @@ impl Config {
         document.allow_only(SECTIONS);
         let limits = document.section("limits", read_limits).unwrap_or_default();
         let retention = document.section("retention", read_retention);
+        #[cfg(feature = "page")]
+        let http = document.section("http", http::read_http);
+        #[cfg(not(feature = "page"))]
+        document.section("http", refuse_http);
         let sources = document.sections("source", read_source);
         let sinks = document.sections("sink", read_sink);
         let pipelines = document
@@ -106,8 +117,21 @@ impl Config {
         if pipelines.is_empty() {
             document.note_if_clean("there is no [pipeline.NAME]: nothing would be relayed");
         }
-        document.into_mistakes().map_or(Ok(Self { pipelines, retention }), Err)
+        let config = Self {
+            pipelines,
+            retention,
+            #[cfg(feature = "page")]
+            http,
+        };
+        document.into_mistakes().map_or(Ok(config), Err)
     }
+}
+
+#[cfg(not(feature = "page"))]
+fn refuse_http(section: &mut Section<'_>) -> Option<()> {
+    section.wrong("listen", "this program was built without the feature \"page\"");
+    section.skip_the_rest();
+    None
 }
 
 /// Reads and checks what a command needs of a file.

@@ -63,6 +63,14 @@ pub(crate) struct Sink {
     kind: &'static SinkKind,
 }
 
+impl Sink {
+    /// What its type is called.
+    #[cfg(feature = "page")]
+    pub(crate) fn technology(&self) -> &'static str {
+        self.kind.name
+    }
+}
+
 impl fmt::Debug for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sink").field("name", &self.name).finish_non_exhaustive()

@@ -189,7 +189,8 @@ impl<'a> Section<'a> {
             return self.expect(key, node, "a table", None);
         };
         let path = format!("{}.{key}", self.path);
-        Section::new(path, self.name, table, &node.origin, self.notes).read(read)
+        let name = self.table.get_key_value(key).map_or(self.name, |(name, _)| name.as_str());
+        Section::new(path, name, table, &node.origin, self.notes).read(read)
     }
 
     /// Tables inside a table of this one, `[PATH.KEY.NAME]`, whose names are the user's own.

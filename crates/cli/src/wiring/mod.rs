@@ -191,6 +191,10 @@ pub(crate) trait Database: Diagnose {
     /// The idempotency keys.
     fn keys(&self) -> Arc<dyn Keys>;
 
+    /// What the database knows about the work on it.
+    #[cfg(feature = "page")]
+    fn insight(&self) -> Arc<dyn semel_core::Insight>;
+
     /// The outbox, or the mapped table, for the operators of a pipeline.
     fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore>;
 }
@@ -367,6 +371,11 @@ macro_rules! implement_database {
 
             fn keys(&self) -> Arc<dyn Keys> {
                 Arc::new(self.keys())
+            }
+
+            #[cfg(feature = "page")]
+            fn insight(&self) -> Arc<dyn semel_core::Insight> {
+                Arc::new(self.clone())
             }
 
             fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore> {

@@ -6,8 +6,6 @@ mod settings;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics_exporter_prometheus::PrometheusBuilder;
-use semel_core::telemetry::{self, Kind};
 use semel_core::{Failure, IdempotencyStore};
 use semel_http::IdempotencyLayer;
 use semel_http::proxy::{Ended, Proxy};
@@ -19,6 +17,7 @@ use tokio::time::sleep;
 use self::admin::Admin;
 use self::settings::Settings;
 use crate::args::ProxyOptions;
+use crate::counting;
 use crate::exit::{Exit, Problem};
 use crate::logging::Logging;
 use crate::signals::requests_to_end;
@@ -35,11 +34,8 @@ pub(crate) async fn run(options: &ProxyOptions) -> Result<Exit, Problem> {
     let store: Arc<dyn IdempotencyStore> =
         store.map_err(|failure| Problem::new(failure, place, EFFECT))?;
     let (listener, admin) = (bind(settings.listen).await?, bind(settings.admin).await?);
-    let metrics = PrometheusBuilder::new().install_recorder().map_err(|error| {
-        let failure = Failure::misconfigured("E-METRICS", "cannot count").with_source(error);
-        Problem::new(failure, "this process", EFFECT)
-    })?;
-    describe_metrics();
+    let metrics =
+        counting::install().map_err(|failure| Problem::new(failure, "this process", EFFECT))?;
 
     let (stopping, stopped) = watch::channel(false);
     // They end with this function: nobody waits for them.
@@ -105,16 +101,6 @@ async fn purge(store: Arc<dyn IdempotencyStore>) {
                 tracing::warn!(%failure, "cannot delete expired keys");
                 sleep(EVERY).await;
             }
-        }
-    }
-}
-
-fn describe_metrics() {
-    for metric in telemetry::ALL {
-        match metric.kind {
-            Kind::Counter => metrics::describe_counter!(metric.name, metric.help),
-            Kind::Gauge => metrics::describe_gauge!(metric.name, metric.help),
-            Kind::Histogram => metrics::describe_histogram!(metric.name, metric.help),
         }
     }
 }
