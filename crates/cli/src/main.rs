@@ -6,6 +6,7 @@ mod commands;
 mod config;
 mod exit;
 mod output;
+mod service_manager;
 mod signals;
 mod wiring;
 

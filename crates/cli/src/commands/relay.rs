@@ -1,6 +1,7 @@
 //! `semel relay`: runs the pipelines of the configuration until it is told to stop. SIGHUP reads the
 //! configuration again.
 
+use std::env;
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use super::retention;
 use crate::args::RelayOptions;
 use crate::config::{Config, Pipeline, Retention, Team};
 use crate::exit::{Exit, Problem};
+use crate::service_manager::ServiceManager;
 use crate::signals::{requests_to_end, requests_to_reload};
 use crate::wiring::{Connecting, Database, Missing, ShareSinks};
 
@@ -28,11 +30,13 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
     let mut fleet = Fleet::new(options.drain);
     fleet.start(config).await?;
 
+    let manager = ServiceManager::ready();
     let mut dead = 0;
     let mut problem = None;
     loop {
         tokio::select! {
             Some(()) = requests.recv() => {
+                manager.stopping();
                 tracing::info!("stopping: what is in flight is finished");
                 fleet.stop();
             }
@@ -152,10 +156,13 @@ pub(super) fn log_to_stderr() {
     if let Ok(discreet) = "async_nats=info".parse() {
         filter = filter.add_directive(discreet);
     }
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
-        .with_target(false)
-        .init();
+        .with_ansi(io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none())
+        .with_target(false);
+    match env::var("SEMEL_LOG_FORMAT").as_deref() {
+        Ok("json") => log.json().flatten_event(true).init(),
+        _ => log.init(),
+    }
 }

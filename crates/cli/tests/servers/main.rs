@@ -6,8 +6,12 @@
 mod applied;
 mod check;
 mod down;
+#[cfg(feature = "proxy")]
+mod examples;
 mod grants;
 mod on_publish;
 mod partitions;
+#[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod quickstart;
 mod refusals;
 mod server;
