@@ -167,7 +167,7 @@ fn a_dead_letter_holds_its_aggregate_until_it_is_retried_or_discarded() {
     assert_eq!(shop.json(&["status"])[0]["dead"], 2, "a dry run changes nothing");
     assert_eq!(shop.json(&["dead", "discard", id])["discarded"], 1);
     assert_eq!(shop.json(&["dead", "discard", id])["discarded"], 0);
-    let all = ["dead", "retry", "--all", "--aggregate", "b"];
+    let all = ["dead", "retry", "--all", "--yes", "--aggregate", "b"];
     assert_eq!(shop.json(&[&all[..], &["--dry-run"]].concat())["retried"], 1);
     assert_eq!(shop.json(&all)["retried"], 1);
     shop.expect(0, &["relay", "--drain"]);

@@ -3,6 +3,7 @@
 #![cfg(all(feature = "postgres", feature = "mysql"))]
 #![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests may panic")]
 
+mod applied;
 mod check;
 mod down;
 #[cfg(feature = "proxy")]
