@@ -220,6 +220,8 @@ fn after_panic(rules: &Rules) -> Settlement {
 fn outcome(when_settled: Outcome, fate: &Fate) -> Outcome {
     match fate {
         Fate::Settled => when_settled,
+        Fate::Recorded(_) => Outcome::Executed,
+        Fate::NotCommitted => Outcome::Released,
         Fate::NotStored => Outcome::NotStored,
         Fate::Fenced | Fate::Superseded(_) => Outcome::Fenced,
     }

@@ -17,7 +17,7 @@ use crate::body::Body;
 use crate::capture::{self, Captured};
 use crate::engine::{Admission, Claimed, Ended, Engine, Started};
 use crate::headers::{REPLAYED, STATUS};
-use crate::policy::Policy;
+use crate::policy::{Policy, Profile};
 use crate::problem::Problem;
 use crate::record;
 use crate::run::refused;
@@ -139,7 +139,7 @@ impl<S> IdempotencyService<S> {
     {
         let Self { mut inner, policy, .. } = self;
         claimed.start(tally, move |attempt| {
-            request.extensions_mut().insert(attempt);
+            request.extensions_mut().insert(attempt.under(&policy));
             let handling = inner.call(request);
             async move { handled(&policy, handling.await).await }
         })
@@ -186,6 +186,9 @@ fn settled<R: http_body::Body>(
 ) -> Response<Body<R>> {
     match fate {
         Fate::Settled => response,
+        // Whatever the handler says now: this is what was committed.
+        Fate::Recorded(stored) => replay(policy, key, stored),
+        Fate::NotCommitted => Problem::NotCommitted.response(policy),
         // All other clients get the successor's result, so this one does too.
         Fate::Superseded(stored) if stored.ending == Ending::Succeeded => {
             replay(policy, key, stored)
@@ -207,7 +210,9 @@ fn replay<R: http_body::Body>(
     };
     let headers = response.headers_mut();
     headers.insert(REPLAYED, HeaderValue::from_static("true"));
-    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if policy.profile != Profile::Grpc {
+        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
     response
 }
 

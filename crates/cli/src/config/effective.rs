@@ -120,5 +120,5 @@ fn read_everything(document: &Document<'_>) -> Config {
     if is_for_relays {
         return Config::read(document);
     }
-    Config { pipelines: Vec::new(), retention: None, trials: Vec::new() }
+    Config::default()
 }
