@@ -14,6 +14,8 @@ use semel_core::EventId;
 use semel_core::admin::State;
 
 pub(crate) use self::choice::{ChangeOptions, FilterOptions};
+#[cfg(feature = "proxy")]
+pub(crate) use self::keys::KeyConformOptions;
 pub(crate) use self::keys::{KeyListOptions, KeyReleaseOptions, KeyShowOptions, KeysCommand};
 #[cfg(feature = "proxy")]
 pub(crate) use self::proxy::ProxyOptions;
@@ -64,7 +66,7 @@ pub(crate) enum Command {
     /// Look at dead letters, try them again, or give them up
     #[command(subcommand)]
     Dead(DeadCommand),
-    /// Look at idempotency keys, or make them free by hand
+    /// Look at idempotency keys, make them free by hand, or try how an endpoint treats them
     #[command(subcommand)]
     Keys(KeysCommand),
     /// Publish events again that were published before, with the same ids

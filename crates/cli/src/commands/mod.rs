@@ -3,6 +3,8 @@
 pub(crate) mod change;
 pub(crate) mod check;
 pub(crate) mod clean;
+#[cfg(feature = "proxy")]
+mod conform;
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod events;
