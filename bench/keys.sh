@@ -5,19 +5,19 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib.sh
 source scripts/clients.sh
-source scripts/phases.sh
 source scripts/setup.sh
 
-layer() { cargo bench -p semel-http --bench layer -- "$@"; }
-redis() { cargo bench -p semel-backends --features redis --bench keys -- "$@"; }
+arguments=("${@:2}")
+
+layer() { cargo bench -p semel-http --bench layer; }
+redis() { cargo bench -p semel-backends --features redis --bench keys -- "${arguments[@]}"; }
 proxy() {
-  begin_phases
-  missing_of nginx:nginx-light\|nginx | install_programs
-  cargo bench -p semel-cli --bench proxy -- "$@"
+  set_up_for_bench
+  cargo bench -p semel-cli --bench proxy -- "${arguments[@]}"
 }
 
 case ${1:-all} in
   all) layer && proxy && redis ;;
-  layer | proxy | redis) "$@" ;;
+  layer | proxy | redis) "$1" ;;
   *) die "./dev bench keys [layer|proxy|redis [ARGS]]" ;;
 esac

@@ -96,7 +96,9 @@ struct Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.process.kill().ok();
+        // Not by SIGKILL: nginx would leave its workers behind.
+        let id = self.process.id().to_string();
+        Command::new("kill").arg(id).status().ok();
         self.process.wait().ok();
     }
 }
