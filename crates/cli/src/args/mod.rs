@@ -21,6 +21,8 @@ use semel_core::admin::State;
 pub(crate) use self::choice::{ChangeOptions, FilterOptions};
 pub(crate) use self::config::{ConfigCommand, ConfigShowOptions, InitOptions};
 pub(crate) use self::help::command;
+#[cfg(feature = "proxy")]
+pub(crate) use self::keys::KeyConformOptions;
 pub(crate) use self::keys::{KeyListOptions, KeyReleaseOptions, KeyShowOptions, KeysCommand};
 #[cfg(feature = "proxy")]
 pub(crate) use self::proxy::ProxyOptions;
@@ -81,7 +83,7 @@ pub(crate) enum Command {
     /// Look at dead letters, try them again, or give them up
     #[command(subcommand)]
     Dead(DeadCommand),
-    /// Look at idempotency keys, or make them free by hand
+    /// Look at idempotency keys, make them free by hand, or try how an endpoint treats them
     #[command(subcommand)]
     Keys(KeysCommand),
     /// Publish events again that were published before, with the same ids

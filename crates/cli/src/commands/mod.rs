@@ -5,6 +5,8 @@ pub(crate) mod check;
 pub(crate) mod clean;
 pub(crate) mod config;
 mod confirm;
+#[cfg(feature = "proxy")]
+mod conform;
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod events;
