@@ -15,6 +15,7 @@
 //! | [`delivery`] | [`Message`], [`Delivery`], [`Receipt`], [`Outcome`], [`Settlement`] |
 //! | [`source`], [`sink`] | where deliveries come from, where they go |
 //! | [`outbox`], [`inbox`] | the two contracts that share the caller's transaction |
+//! | [`handling`], [`letters`], [`marks`] | what a consumer's handler answers; its dead letters; how far it got |
 //! | [`idempotency`] | keys, claims with a fencing token, stored results |
 //! | [`admin`] | what the command line and the page may ask and change |
 //! | [`diagnosis`] | what `semel check` finds in a set-up |
@@ -32,9 +33,12 @@ pub mod delivery;
 pub mod diagnosis;
 pub mod event;
 pub mod failure;
+pub mod handling;
 pub mod idempotency;
 pub mod inbox;
 pub mod lane;
+pub mod letters;
+pub mod marks;
 pub mod memory;
 pub mod outbox;
 pub mod retry;
@@ -50,10 +54,13 @@ pub use clock::{Clock, SystemClock};
 pub use delivery::{Delivery, Holding, Message, Outcome, Receipt, Settlement, Topic};
 pub use event::{Event, EventId, Headers, Payload};
 pub use failure::{Failure, Fault};
+pub use handling::HandlerError;
 pub use idempotency::IdempotencyStore;
 pub use inbox::InboxStore;
 pub use jiff::Timestamp;
 pub use lane::{Lane, LaneKey};
+pub use letters::DeadLetters;
+pub use marks::Marks;
 pub use outbox::OutboxWriter;
 pub use retry::{Decision, Schedule};
 pub use route::{Route, Routing, TopicTemplate};

@@ -261,6 +261,21 @@ pub(crate) struct PipelineOption {
     pub(crate) name: Option<String>,
 }
 
+/// Whose events a command is about: those of a pipeline, or the dead letters of a consumer.
+#[derive(Args, Debug)]
+pub(crate) struct OwnerOption {
+    #[command(flatten)]
+    pub(crate) pipeline: PipelineOption,
+
+    /// The dead letters of this consumer, and what waits behind them, instead of a pipeline
+    #[arg(long, value_name = "NAME", requires = "database", conflicts_with = "name")]
+    pub(crate) consumer: Option<String>,
+
+    /// Where the database of the consumer is
+    #[arg(long, value_name = "URL", requires = "consumer")]
+    pub(crate) database: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum EventsCommand {
     /// A page of events, oldest first
@@ -295,7 +310,7 @@ pub(crate) struct ListOptions {
 #[derive(Args, Debug)]
 pub(crate) struct DeadListOptions {
     #[command(flatten)]
-    pub(crate) pipeline: PipelineOption,
+    pub(crate) owner: OwnerOption,
     #[command(flatten)]
     pub(crate) filter: FilterOptions,
 
@@ -319,7 +334,7 @@ pub(crate) struct ShowOptions {
     #[arg(long)]
     pub(crate) payload: bool,
     #[command(flatten)]
-    pub(crate) pipeline: PipelineOption,
+    pub(crate) owner: OwnerOption,
     #[command(flatten)]
     pub(crate) output: OutputOption,
 }

@@ -20,7 +20,7 @@ pub(crate) enum Change {
 
 impl Change {
     pub(crate) async fn run(self, options: &ChangeOptions) -> Result<Exit, Problem> {
-        let desk = Desk::open(&options.pipeline).await?;
+        let desk = Desk::of_owner(&options.owner).await?;
         let chosen = options.selection(self.usual_state());
         let count = if options.dry_run {
             self.count(desk.store.as_ref(), &chosen).await

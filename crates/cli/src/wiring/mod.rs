@@ -13,6 +13,7 @@ use semel_backends::mapped::Mapping;
 use semel_backends::sqlite::{self, SqliteConfig, SqliteStore};
 use semel_core::coordination::{Coordinator, Share};
 use semel_core::diagnosis::Diagnose;
+use semel_core::letters::LettersAdmin;
 use semel_core::outbox::AppendError;
 use semel_core::{AdminStore, Event, Failure, Source};
 
@@ -191,6 +192,9 @@ pub(crate) trait Database: Diagnose {
     /// The idempotency keys.
     fn keys(&self) -> Arc<dyn Keys>;
 
+    /// The dead letters of a consumer, for its operators.
+    fn letters(&self, consumer: &str) -> Box<dyn AdminStore>;
+
     /// The outbox, or the mapped table, for the operators of a pipeline.
     fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore>;
 }
@@ -367,6 +371,10 @@ macro_rules! implement_database {
 
             fn keys(&self) -> Arc<dyn Keys> {
                 Arc::new(self.keys())
+            }
+
+            fn letters(&self, consumer: &str) -> Box<dyn AdminStore> {
+                Box::new(LettersAdmin::new(self.letters(), consumer))
             }
 
             fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore> {

@@ -17,7 +17,7 @@ pub(super) fn capture(headers: &mut Headers) {
     headers.set(Headers::TRACEPARENT, format!("00-{trace}-{id}-{flags:02x}"));
     let state = span.trace_state().header();
     if !state.is_empty() {
-        headers.set("tracestate", state);
+        headers.set(Headers::TRACESTATE, state);
     }
 }
 

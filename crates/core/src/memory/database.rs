@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::changes::Changes;
+use super::letters::Letters;
 use super::{MemoryOutbox, lock};
 use crate::clock::{Clock, SystemClock};
 use crate::event::{Event, EventId};
@@ -50,6 +51,8 @@ pub(super) struct Committed {
     /// Who owns the outbox: the source opened last. Older ones are fenced off.
     pub(super) epoch: u64,
     pub(super) inbox: HashMap<(String, EventId), Seen>,
+    pub(super) marks: HashMap<(String, String), u64>,
+    pub(super) letters: Letters,
     numbers: BTreeMap<String, i64>,
 }
 
@@ -140,6 +143,8 @@ impl MemoryDatabase {
             idempotency_keys: HashSet::new(),
             numbers: BTreeMap::new(),
             inbox: HashMap::new(),
+            marks: HashMap::new(),
+            letters: None,
         }
     }
 
@@ -304,6 +309,9 @@ pub struct MemoryTx {
     pub(super) idempotency_keys: HashSet<String>,
     numbers: BTreeMap<String, i64>,
     pub(super) inbox: HashMap<(String, EventId), Option<Bytes>>,
+    pub(super) marks: HashMap<(String, String), u64>,
+    /// All letters, once they were looked at.
+    pub(super) letters: Option<Letters>,
 }
 
 impl MemoryTx {
@@ -332,6 +340,10 @@ impl MemoryTx {
             }
             for (key, result) in self.inbox {
                 committed.inbox.insert(key, Seen { at: now, result });
+            }
+            committed.marks.extend(self.marks);
+            if let Some(letters) = self.letters {
+                committed.letters = letters;
             }
         }
         self.database.announce_change();
