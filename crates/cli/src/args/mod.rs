@@ -296,6 +296,21 @@ pub(crate) struct PipelineOption {
     pub(crate) name: Option<String>,
 }
 
+/// Whose events a command is about: those of a pipeline, or the dead letters of a consumer.
+#[derive(Args, Debug)]
+pub(crate) struct OwnerOption {
+    #[command(flatten)]
+    pub(crate) pipeline: PipelineOption,
+
+    /// The dead letters of this consumer, and what waits behind them, instead of a pipeline
+    #[arg(long, value_name = "NAME", requires = "database", conflicts_with = "name")]
+    pub(crate) consumer: Option<String>,
+
+    /// Where the database of the consumer is
+    #[arg(long, value_name = "URL", requires = "consumer")]
+    pub(crate) database: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum EventsCommand {
     /// A page of events, oldest first
@@ -330,7 +345,7 @@ pub(crate) struct ListOptions {
 #[derive(Args, Debug)]
 pub(crate) struct DeadListOptions {
     #[command(flatten)]
-    pub(crate) pipeline: PipelineOption,
+    pub(crate) owner: OwnerOption,
     #[command(flatten)]
     pub(crate) filter: FilterOptions,
 
@@ -358,7 +373,7 @@ pub(crate) struct ShowOptions {
     #[arg(long = "inbox", value_name = "URL")]
     pub(crate) inboxes: Vec<String>,
     #[command(flatten)]
-    pub(crate) pipeline: PipelineOption,
+    pub(crate) owner: OwnerOption,
     #[command(flatten)]
     pub(crate) output: OutputOption,
 }

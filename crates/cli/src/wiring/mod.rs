@@ -14,6 +14,7 @@ use semel_backends::sqlite::{self, SqliteConfig, SqliteStore};
 use semel_core::coordination::{Coordinator, Share};
 use semel_core::diagnosis::Diagnose;
 use semel_core::inbox::Applied;
+use semel_core::letters::LettersAdmin;
 use semel_core::outbox::AppendError;
 use semel_core::{AdminStore, Event, EventId, Failure, Source};
 
@@ -206,6 +207,9 @@ pub(crate) trait Database: Diagnose {
     /// What the database knows about the work on it.
     #[cfg(feature = "page")]
     fn insight(&self) -> Arc<dyn semel_core::Insight>;
+
+    /// The dead letters of a consumer, for its operators.
+    fn letters(&self, consumer: &str) -> Box<dyn AdminStore>;
 
     /// The outbox, or the mapped table, for the operators of a pipeline.
     fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore>;
@@ -401,6 +405,10 @@ macro_rules! implement_database {
             #[cfg(feature = "page")]
             fn insight(&self) -> Arc<dyn semel_core::Insight> {
                 Arc::new(self.clone())
+            }
+
+            fn letters(&self, consumer: &str) -> Box<dyn AdminStore> {
+                Box::new(LettersAdmin::new(self.letters(), consumer))
             }
 
             fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore> {
