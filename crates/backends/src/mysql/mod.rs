@@ -28,6 +28,7 @@
 //! ```
 
 mod admin;
+mod applied;
 mod check;
 mod config;
 mod coordination;

@@ -25,6 +25,7 @@
 //! ```
 
 mod admin;
+mod applied;
 mod check;
 mod config;
 mod coordination;

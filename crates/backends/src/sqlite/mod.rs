@@ -31,6 +31,7 @@
 //! ```
 
 mod admin;
+mod applied;
 mod check;
 mod config;
 mod coordination;

@@ -1,5 +1,6 @@
 //! The page beside the relays of a process: what they do, for people and for probes.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,6 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use semel_backends::mapped::Mapping;
 use semel_core::Failure;
 use semel_dashboard::{Dashboard, Pipeline as Shown, router};
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -16,71 +16,70 @@ use crate::config::{Http, Pipeline};
 use crate::counting;
 use crate::wiring::{Database, Mode, shown};
 
-/// Collects what is shown, until it is served.
+/// Takes the address for as long as it lives, and shows what it was told last.
 pub(super) struct Page {
     listener: TcpListener,
     http: Http,
     metrics: PrometheusHandle,
-    shown: Vec<Shown>,
-    databases: Vec<Arc<dyn Database>>,
+    serving: JoinSet<()>,
+    _tidying: JoinSet<()>,
 }
 
 impl Page {
     /// Takes the address, and counts from now on.
     pub(super) async fn bind(http: Http) -> Result<Self, Failure> {
-        let listener = TcpListener::bind(http.listen).await.map_err(|error| {
+        let taken = TcpListener::bind(http.listen).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        let listener = taken.map_err(|error| {
             let what = format!("cannot listen on {}", http.listen);
             Failure::misconfigured("E-HTTP-LISTEN", what)
                 .with_source(error)
                 .with_fix("choose another address for listen in [http]")
         })?;
         let metrics = counting::install()?;
-        Ok(Self { listener, http, metrics, shown: Vec::new(), databases: Vec::new() })
-    }
-
-    /// Shows a pipeline.
-    pub(super) fn show(&mut self, about: About, database: &Arc<dyn Database>) {
-        let About { name, from, mapping, mode, sinks } = about;
-        let admin = database.admin(&name, mapping.as_ref()).into();
-        let pipeline = Shown::new(&name, admin)
-            .with_insight(database.insight())
-            .with_keys(database.keys())
-            .from(from)
-            .mode(mode);
-        let to = |all: Shown, (name, kind): (String, &str)| all.to(name, kind);
-        self.shown.push(sinks.into_iter().fold(pipeline, to));
-        self.databases.push(Arc::clone(database));
-    }
-
-    /// Answers until the tasks are dropped.
-    pub(super) fn serve(self, beside: &mut JoinSet<()>) {
-        let Self { listener, http, metrics, shown, databases } = self;
-        let databases: Arc<[_]> = databases.into();
-        let render = metrics.clone();
-        let dashboard = Dashboard::new(move || are_reached(Arc::clone(&databases)))
-            .with_access(http.access)
-            .with_metrics(move || render.render());
-        let dashboard = shown.into_iter().fold(dashboard, Dashboard::with);
         let address = listener.local_addr().unwrap_or(http.listen);
         tracing::info!("page, API, health and metrics on http://{address}/");
-        let watched = dashboard.clone();
-        beside.spawn(async move { watched.watch().await });
-        beside.spawn(tidy(metrics));
-        beside.spawn(answer(listener, router(dashboard)));
+        let mut tidying = JoinSet::new();
+        tidying.spawn(tidy(metrics.clone()));
+        Ok(Self { listener, http, metrics, serving: JoinSet::new(), _tidying: tidying })
+    }
+
+    /// Shows these pipelines from now on.
+    pub(super) fn show<'a>(&mut self, views: impl Iterator<Item = &'a View>) {
+        let views: Vec<_> = views.collect();
+        let databases: Arc<[_]> = views.iter().map(|view| Arc::clone(&view.database)).collect();
+        let render = self.metrics.clone();
+        let dashboard = Dashboard::new(move || are_reached(Arc::clone(&databases)))
+            .with_access(self.http.access.clone())
+            .with_metrics(move || render.render());
+        let dashboard = views.into_iter().map(View::shown).fold(dashboard, Dashboard::with);
+        match self.listener.try_clone().and_then(tokio::net::TcpListener::from_std) {
+            Ok(listener) => {
+                self.serving.abort_all();
+                let watched = dashboard.clone();
+                self.serving.spawn(async move { watched.watch().await });
+                self.serving.spawn(answer(listener, router(dashboard)));
+            }
+            Err(error) => tracing::error!(%error, "the page goes on showing what it did"),
+        }
     }
 }
 
-/// What is shown of a pipeline before it is connected.
-pub(super) struct About {
+/// What is shown of a pipeline.
+#[derive(Clone)]
+pub(super) struct View {
     name: String,
     from: String,
     mapping: Option<Mapping>,
     mode: &'static str,
     sinks: Vec<(String, &'static str)>,
+    database: Arc<dyn Database>,
 }
 
-impl About {
-    pub(super) fn of(pipeline: &Pipeline) -> Self {
+impl View {
+    pub(super) fn of(pipeline: &Pipeline, database: &Arc<dyn Database>) -> Self {
         let mode = pipeline.source.mode;
         let mode = Mode::ALL.iter().find(|(_, known)| *known == mode).map_or("", |(name, _)| *name);
         let sinks = pipeline.sinks.iter().map(|sink| (sink.name.clone(), sink.technology()));
@@ -90,11 +89,23 @@ impl About {
             mapping: pipeline.source.mapping.clone(),
             mode,
             sinks: sinks.collect(),
+            database: Arc::clone(database),
         }
+    }
+
+    fn shown(&self) -> Shown {
+        let admin = self.database.admin(&self.name, self.mapping.as_ref()).into();
+        let pipeline = Shown::new(&self.name, admin)
+            .with_insight(self.database.insight())
+            .with_keys(self.database.keys())
+            .from(self.from.clone())
+            .mode(self.mode);
+        let to = |all: Shown, (name, kind): &(String, &'static str)| all.to(name.clone(), *kind);
+        self.sinks.iter().fold(pipeline, to)
     }
 }
 
-async fn answer(listener: TcpListener, app: Router) {
+async fn answer(listener: tokio::net::TcpListener, app: Router) {
     if let Err(error) = axum::serve(listener, app).await {
         tracing::error!(%error, "the page has ended");
     }

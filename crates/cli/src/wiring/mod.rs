@@ -13,8 +13,9 @@ use semel_backends::mapped::Mapping;
 use semel_backends::sqlite::{self, SqliteConfig, SqliteStore};
 use semel_core::coordination::{Coordinator, Share};
 use semel_core::diagnosis::Diagnose;
+use semel_core::inbox::Applied;
 use semel_core::outbox::AppendError;
-use semel_core::{AdminStore, Event, Failure, Source};
+use semel_core::{AdminStore, Event, EventId, Failure, Source};
 
 pub(crate) use self::keys::{Keys, connect_keys};
 pub(crate) use self::sinks::{
@@ -187,6 +188,17 @@ pub(crate) trait Database: Diagnose {
         shares: u32,
         lease: Duration,
     ) -> Result<Box<dyn Coordinator>, Failure>;
+
+    /// The consumers that have applied messages here.
+    async fn consumers(&self) -> Result<Vec<String>, Failure>;
+
+    /// Messages that a consumer has applied here, by their ids, from one of them on.
+    async fn applied(
+        &self,
+        consumer: &str,
+        from: EventId,
+        limit: usize,
+    ) -> Result<Vec<Applied>, Failure>;
 
     /// The idempotency keys.
     fn keys(&self) -> Arc<dyn Keys>;
@@ -367,6 +379,19 @@ macro_rules! implement_database {
                 lease: Duration,
             ) -> Result<Box<dyn Coordinator>, Failure> {
                 Ok(Box::new(self.member(pipeline, shares, lease)?))
+            }
+
+            async fn consumers(&self) -> Result<Vec<String>, Failure> {
+                self.consumers().await
+            }
+
+            async fn applied(
+                &self,
+                consumer: &str,
+                from: EventId,
+                limit: usize,
+            ) -> Result<Vec<Applied>, Failure> {
+                self.applied(consumer, from, limit).await
             }
 
             fn keys(&self) -> Arc<dyn Keys> {

@@ -16,10 +16,10 @@ use tokio::time::sleep;
 
 use self::admin::Admin;
 use self::settings::Settings;
-use super::relay::log_to_stderr;
 use crate::args::ProxyOptions;
 use crate::counting;
 use crate::exit::{Exit, Problem};
+use crate::logging::Logging;
 use crate::signals::requests_to_end;
 use crate::wiring::{connect_keys, shown};
 
@@ -28,7 +28,7 @@ const EFFECT: &str = "nothing was passed on; keys that are stored stay stored";
 pub(crate) async fn run(options: &ProxyOptions) -> Result<Exit, Problem> {
     let mut requests = requests_to_end();
     let settings = Settings::read(options)?;
-    log_to_stderr();
+    let _logging = Logging::start()?;
     let store = connect_keys(settings.store.reveal()).await;
     let place = shown(settings.store.reveal());
     let store: Arc<dyn IdempotencyStore> =
