@@ -129,21 +129,21 @@ const NEWEST_FIRST: &str = list!("o.seq < $8 and o.seq >= $10", " order by o.seq
 /// The page is chosen where they are parked, before anything is known of the others.
 const NEWEST_PARKED: &str = list!(
     concat!(
-        "o.seq < $8 and o.seq >= $10 and o.seq in (
+        "o.seq < $8 and o.seq >= $10 and o.seq = any (array(
             select p.seq from semel.parked p join semel.outbox o on o.seq = p.seq
             where p.pipeline = $1 and p.state = $2 and p.seq < $8 and not exists (
                 select from semel.cursor c
                 where c.pipeline = $1 and c.share = p.share and c.epoch = p.taken) and ",
         matching!(),
-        " order by p.seq desc limit $9)"
+        " order by p.seq desc limit $9))"
     ),
     " order by o.seq desc limit $9"
 );
 
 const NEWEST_UNSETTLED: &str = list!(
-    "o.seq < $8 and o.seq >= $10 and o.seq in (select seq from semel.unsettled($1) union all
+    "o.seq < $8 and o.seq >= $10 and o.seq = any (array(select seq from semel.unsettled($1) union all
         select seq from semel.parked
-        where pipeline = $1 and (state in ('scheduled', 'waiting') or taken is not null))",
+        where pipeline = $1 and (state in ('scheduled', 'waiting') or taken is not null)))",
     " order by o.seq desc limit $9"
 );
 
