@@ -17,6 +17,7 @@
 //! | [`outbox`], [`inbox`] | the two contracts that share the caller's transaction |
 //! | [`idempotency`] | keys, claims with a fencing token, stored results |
 //! | [`admin`] | what the command line and the page may ask and change |
+//! | [`insight`] | what a database knows about the work on it, and who changed what |
 //! | [`diagnosis`] | what `semel check` finds in a set-up |
 //! | [`retry`] | the pure decision: fault, attempt, schedule, now → what follows |
 //! | [`route`] | which topic an event goes to |
@@ -34,6 +35,7 @@ pub mod event;
 pub mod failure;
 pub mod idempotency;
 pub mod inbox;
+pub mod insight;
 pub mod lane;
 pub mod memory;
 pub mod outbox;
@@ -52,6 +54,7 @@ pub use event::{Event, EventId, Headers, Payload};
 pub use failure::{Failure, Fault};
 pub use idempotency::IdempotencyStore;
 pub use inbox::InboxStore;
+pub use insight::Insight;
 pub use jiff::Timestamp;
 pub use lane::{Lane, LaneKey};
 pub use outbox::OutboxWriter;

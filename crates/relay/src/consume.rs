@@ -166,7 +166,12 @@ where
 
     /// Runs the handler; a panic or a hang is a failure of this message, this time.
     async fn handle(&self, tx: &mut S::Tx<'static>, message: &Message) -> Result<Bytes, Failure> {
-        let call = AssertUnwindSafe(self.handler.handle(tx, message)).catch_unwind();
+        let call = self.handler.handle(tx, message);
+        #[cfg(feature = "trace")]
+        let span = crate::spans::processing(message);
+        #[cfg(feature = "trace")]
+        let call = tracing::Instrument::instrument(call, span.clone());
+        let call = AssertUnwindSafe(call).catch_unwind();
         let result = match timeout(self.handler_timeout, call).await {
             Ok(Ok(result)) => result,
             Ok(Err(_)) => Err(Failure::transient("E-HANDLER-PANIC", "the handler panicked")),
@@ -176,6 +181,8 @@ where
             )),
         };
         if let Err(failure) = &result {
+            #[cfg(feature = "trace")]
+            crate::spans::fail(&span, failure);
             let fault = failure.fault().as_str();
             let (name, consumer) = (telemetry::HANDLER_FAILED.name, self.name.clone());
             metrics::counter!(name, "consumer" => consumer, "fault" => fault).increment(1);
@@ -221,6 +228,10 @@ where
         let tx = self.store.begin().await?;
         self.store.rollback(tx).await;
         Ok(())
+    }
+
+    fn is_effect(&self) -> bool {
+        true
     }
 }
 

@@ -9,7 +9,7 @@ use semel_core::idempotency::AfterCrash;
 use semel_http::proxy::PathPattern;
 use semel_http::{Covers, Policy, Scope};
 
-use super::document::{Document, Environment, Mistakes};
+use super::document::Document;
 use super::{SECTIONS, Section};
 use crate::exit::Problem;
 
@@ -84,14 +84,12 @@ enum KeyFormat {
 impl ProxyFile {
     /// Reads and checks a file.
     pub(crate) fn load(path: &Path, effect: &'static str) -> Result<Self, Problem> {
-        super::load(path, effect, Self::parse)
+        super::load(path, effect, Self::read).map(|(file, ..)| file)
     }
 
-    pub(super) fn parse(text: &str, environment: &Environment<'_>) -> Result<Self, Mistakes> {
-        let document = Document::parse(text, environment);
+    pub(super) fn read(document: &Document<'_>) -> Self {
         document.allow_only(SECTIONS);
-        let file = document.section("proxy", read_proxy).unwrap_or_default();
-        document.into_mistakes().map_or(Ok(file), Err)
+        document.section("proxy", read_proxy).unwrap_or_default()
     }
 }
 

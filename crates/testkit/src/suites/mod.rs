@@ -17,6 +17,7 @@ pub mod clock;
 pub mod coordination;
 pub mod idempotency;
 pub mod inbox;
+pub mod insight;
 pub mod outbox;
 pub mod sink;
 pub mod source;
