@@ -14,7 +14,7 @@ use crate::args::RelayOptions;
 use crate::config::{Config, Pipeline, Retention, Team};
 use crate::exit::{Exit, Problem};
 use crate::signals::requests_to_end;
-use crate::wiring::{Connecting, Database, Missing, ShareSinks};
+use crate::wiring::{Connecting, Database, Missing, Mode, ShareSinks};
 
 const EFFECT: &str = "no event is lost: what is not published waits in the outbox";
 
@@ -29,7 +29,7 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
     let retention = config.retention.filter(|_| !options.drain);
     for pipeline in config.pipelines {
         let (name, place) = (pipeline.name.clone(), pipeline.place());
-        let connected = connect(pipeline, retention, &mut upkeep).await;
+        let connected = connect(pipeline, retention, options.drain, &mut upkeep).await;
         let relay = connected.map_err(|failure| Problem::new(failure, &place, EFFECT))?;
         tracing::info!(pipeline = name, "relay started: {place}");
         let (stop, drain) = (stop.clone(), options.drain);
@@ -71,14 +71,24 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
 async fn connect(
     pipeline: Pipeline,
     retention: Option<Retention>,
+    drain: bool,
     upkeep: &mut JoinSet<()>,
 ) -> Result<Group, Failure> {
     let Pipeline { name, source, sinks, routing, settings, team, alert } = pipeline;
     let url = source.url.reveal().to_owned();
-    let database: Arc<dyn Database> = (source.kind.connect)(url, Missing::Refuse).await?.into();
+    let database: Arc<dyn Database> =
+        (source.kind.connect)(url.clone(), Missing::Refuse).await?.into();
     database.tables().await?.check()?;
-    let listening = if source.notify { Some(database.listen().await?) } else { None };
-    let (mapping, mode) = (source.mapping, source.mode);
+    let (mapping, mut following) = (source.mapping, source.following);
+    let mut listening = Vec::new();
+    if source.notify || source.messages.is_some() {
+        listening.push(database.listen().await?);
+    }
+    if let Some(messages) = source.messages {
+        // Whoever carries messages notifies, and no second slot is needed.
+        following.mode = Mode::Poll;
+        listening.push((messages.carry)(url, name.clone(), drain).await?);
+    }
     if let Some(retention) = retention {
         let admin = database.admin(&name, mapping.as_ref());
         upkeep.spawn(retention::keep(name.clone(), admin, retention));
@@ -105,7 +115,7 @@ async fn connect(
             let sink = Routed::by(connecting.await?, routing);
             let source = match mapping {
                 Some(mapping) => database.mapped_source(&name, &mapping).await?,
-                None => database.source(&name, share, mode).await?,
+                None => database.source(&name, share, following).await?,
             };
             let relay = Relay::new(name, source, sink).with_settings(settings);
             Ok(match alert {
