@@ -12,13 +12,13 @@ use super::super::database;
 use super::messages;
 
 fn code(refused: Result<(), AppendError>) -> &'static str {
-    match refused {
-        Err(AppendError::Store(failure)) => {
-            assert_eq!(failure.fault(), Fault::Misconfigured);
-            failure.code()
-        }
-        other => panic!("{other:?}"),
-    }
+    let failure = match refused {
+        Err(AppendError::Store(failure)) => Some(failure),
+        _ => None,
+    };
+    let failure = failure.unwrap();
+    assert_eq!(failure.fault(), Fault::Misconfigured);
+    failure.code()
 }
 
 #[tokio::test]
