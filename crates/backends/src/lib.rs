@@ -54,7 +54,7 @@ pub mod redis;
 pub mod sqlite;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod statement;
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod tailing;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod watermark;
