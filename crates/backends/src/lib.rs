@@ -50,6 +50,15 @@ pub mod redis;
 pub mod sqlite;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod statement;
+#[cfg(any(
+    feature = "aws",
+    feature = "kafka",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
+#[allow(dead_code, reason = "not every broker needs all of it")]
+mod subscription;
 #[cfg(feature = "mysql")]
 mod tailing;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | [`OutboxWriter`](semel_core::OutboxWriter) | [`outbox`] | [`outbox_suite!`](crate::outbox_suite) |
 //! | [`Source`](semel_core::Source) | [`source`] | [`source_suite!`](crate::source_suite) |
+//! | [`Source`](semel_core::Source) of a broker, beside that | [`subscription`] | [`subscription_suite!`](crate::subscription_suite) |
 //! | [`Sink`](semel_core::Sink) | [`sink`] | [`sink_suite!`](crate::sink_suite) |
 //! | [`InboxStore`](semel_core::InboxStore) | [`inbox`] | [`inbox_suite!`](crate::inbox_suite) |
 //! | [`IdempotencyStore`](semel_core::IdempotencyStore) | [`idempotency`] | [`idempotency_suite!`](crate::idempotency_suite) |
@@ -20,6 +21,7 @@ pub mod inbox;
 pub mod outbox;
 pub mod sink;
 pub mod source;
+pub mod subscription;
 
 /// Makes a module with one test per scenario. For the suite macros.
 #[doc(hidden)]
@@ -46,7 +48,7 @@ macro_rules! stamp_suite {
 #[cfg(test)]
 mod tests {
     /// The sources of each suite, and its macro among them.
-    const SUITES: [&[&str]; 8] = [
+    const SUITES: [&[&str]; 9] = [
         &[include_str!("clock.rs")],
         &[include_str!("coordination.rs")],
         &[include_str!("outbox.rs")],
@@ -58,6 +60,7 @@ mod tests {
             include_str!("source/storm.rs"),
             include_str!("source/waiting.rs"),
         ],
+        &[include_str!("subscription.rs")],
         &[include_str!("sink.rs")],
         &[include_str!("inbox.rs")],
         &[
