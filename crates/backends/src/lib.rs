@@ -24,6 +24,8 @@ pub mod aws;
 mod coordination;
 #[cfg(any(feature = "mysql", feature = "nats", feature = "postgres", feature = "redis"))]
 mod crypto;
+#[cfg(any(feature = "aws", feature = "nats"))]
+mod intake;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
