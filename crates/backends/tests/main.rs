@@ -30,5 +30,7 @@ mod rabbitmq;
 mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod transfer;
 #[cfg(feature = "webhook")]
 mod webhook;

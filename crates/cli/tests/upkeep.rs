@@ -218,8 +218,8 @@ fn what_was_published_is_published_again_with_the_same_id() {
     shop.expect(0, &["relay", "--drain"]);
     assert_eq!(ids(&shop.published()), [&sent[0], second, &sent[2], second]);
 
-    let chosen = ["replay", "--all", "--aggregate", "42", "--type", "OrderPlaced"];
-    assert_eq!(shop.json(&["replay", "--all", "--type", "Other"])["replayed"], 0);
+    let chosen = ["replay", "--all", "--yes", "--aggregate", "42", "--type", "OrderPlaced"];
+    assert_eq!(shop.json(&["replay", "--all", "--yes", "--type", "Other"])["replayed"], 0);
     assert_eq!(
         shop.expect(0, &[&chosen[..], &["--dry-run"]].concat()),
         "3 events would be replayed\n"
@@ -237,7 +237,7 @@ fn what_to_replay_has_to_be_said() {
     for wrong in [&["replay"][..], &["replay", "42"], &["replay", unknown, "--all"]] {
         shop.refused(64, wrong);
     }
-    shop.refused(78, &["replay", "--all", "--pipeline", "missing"]);
+    shop.refused(78, &["replay", "--all", "--yes", "--pipeline", "missing"]);
 }
 
 #[test]

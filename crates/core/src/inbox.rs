@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use jiff::Timestamp;
 
 use crate::event::EventId;
 use crate::failure::Failure;
@@ -194,4 +195,20 @@ impl Processed {
     pub const fn is_duplicate(&self) -> bool {
         matches!(self, Self::Duplicate(_))
     }
+}
+
+/// A message that took effect, for those who look into an inbox.
+///
+/// ```
+/// # use semel_core::inbox::Applied;
+/// # use semel_core::{EventId, Timestamp};
+/// let applied = Applied { id: EventId::now(), at: Timestamp::UNIX_EPOCH };
+/// assert_eq!(applied.at.as_second(), 0);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The message.
+    pub id: EventId,
+    /// When it was recorded, by the clock of the store.
+    pub at: Timestamp,
 }

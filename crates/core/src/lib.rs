@@ -18,6 +18,7 @@
 //! | [`handling`], [`letters`], [`marks`] | what a consumer's handler answers; its dead letters; how far it got |
 //! | [`idempotency`] | keys, claims with a fencing token, stored results |
 //! | [`admin`] | what the command line and the page may ask and change |
+//! | [`insight`] | what a database knows about the work on it, and who changed what |
 //! | [`diagnosis`] | what `semel check` finds in a set-up |
 //! | [`retry`] | the pure decision: fault, attempt, schedule, now → what follows |
 //! | [`route`] | which topic an event goes to |
@@ -36,6 +37,7 @@ pub mod failure;
 pub mod handling;
 pub mod idempotency;
 pub mod inbox;
+pub mod insight;
 pub mod lane;
 pub mod letters;
 pub mod marks;
@@ -57,6 +59,7 @@ pub use failure::{Failure, Fault};
 pub use handling::HandlerError;
 pub use idempotency::IdempotencyStore;
 pub use inbox::InboxStore;
+pub use insight::Insight;
 pub use jiff::Timestamp;
 pub use lane::{Lane, LaneKey};
 pub use letters::DeadLetters;

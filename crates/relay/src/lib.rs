@@ -49,6 +49,8 @@ mod publish;
 mod relay;
 mod routed;
 mod settings;
+#[cfg(feature = "trace")]
+mod spans;
 mod stop;
 mod verdict;
 

@@ -59,6 +59,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON semel_member TO {poller};
 GRANT SELECT, INSERT, UPDATE, DELETE ON semel_share TO {poller};
 GRANT SELECT, INSERT, UPDATE, DELETE ON semel_mapped TO {poller};
 GRANT SELECT, INSERT, UPDATE, DELETE ON semel_mapped_parked TO {poller};
+GRANT SELECT, INSERT, UPDATE (events) ON semel_audit TO {poller};
 
 -- Relays that tail the binary log: the same, and the log itself.
 CREATE ROLE IF NOT EXISTS {tailer};
@@ -77,6 +78,7 @@ GRANT SELECT ON semel_member TO {viewer};
 GRANT SELECT ON semel_share TO {viewer};
 GRANT SELECT ON semel_mapped TO {viewer};
 GRANT SELECT ON semel_mapped_parked TO {viewer};
+GRANT SELECT ON semel_audit TO {viewer};
 ";
 
 #[cfg(test)]

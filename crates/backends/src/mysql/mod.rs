@@ -28,12 +28,14 @@
 //! ```
 
 mod admin;
+mod applied;
 mod check;
 mod config;
 mod coordination;
 mod error;
 mod grants;
 mod inbox;
+mod insight;
 mod key_admin;
 mod keys;
 mod letters;

@@ -25,6 +25,7 @@
 //! ```
 
 mod admin;
+mod applied;
 mod check;
 mod config;
 mod coordination;
@@ -32,6 +33,7 @@ mod cursor;
 mod error;
 mod grants;
 mod inbox;
+mod insight;
 mod key_admin;
 mod keys;
 mod letters;

@@ -23,6 +23,10 @@ pub(crate) struct ChangeOptions {
     /// Only say how many it would be
     #[arg(long)]
     pub(crate) dry_run: bool,
+
+    /// Do not ask, with --all
+    #[arg(long)]
+    pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) filter: FilterOptions,
     #[command(flatten)]

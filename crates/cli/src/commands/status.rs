@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::Desk;
 use super::check::log_of;
+use super::screen::Screen;
 use crate::args::StatusOptions;
 use crate::config::{Config, Pipeline};
 use crate::exit::{Exit, Problem};
@@ -14,17 +15,37 @@ use crate::wiring::Mode;
 
 pub(crate) async fn run(options: &StatusOptions) -> Result<Exit, Problem> {
     let config = Config::load(&options.config.path)?;
-    let mut all = Vec::new();
+    let mut desks = Vec::new();
     for pipeline in &config.pipelines {
-        let desk = Desk::of(pipeline).await?;
-        let stats = desk.store.stats().await.map_err(|failure| desk.problem(failure))?;
-        all.push((pipeline.name.as_str(), stats, why_polling(&desk, pipeline).await?));
+        desks.push((pipeline, Desk::of(pipeline).await?));
     }
-    match options.output.format {
-        Format::Text => table(&all).print(),
-        Format::Json => print_json(&all.iter().map(json).collect::<Vec<_>>()),
+    let Some(every) = options.watch.watch else {
+        show(&look(&desks).await?, options.output.format);
+        return Ok(Exit::Done);
+    };
+    let mut screen = Screen::new();
+    while screen.goes_on(every).await {
+        let rows = look(&desks).await?;
+        screen.clear();
+        show(&rows, options.output.format);
     }
     Ok(Exit::Done)
+}
+
+async fn look<'a>(desks: &[(&'a Pipeline, Desk)]) -> Result<Vec<Row<'a>>, Problem> {
+    let mut all = Vec::new();
+    for (pipeline, desk) in desks {
+        let stats = desk.store.stats().await.map_err(|failure| desk.problem(failure))?;
+        all.push((pipeline.name.as_str(), stats, why_polling(desk, pipeline).await?));
+    }
+    Ok(all)
+}
+
+fn show(rows: &[Row<'_>], format: Format) {
+    match format {
+        Format::Text => table(rows).print(),
+        Format::Json => print_json(&rows.iter().map(json).collect::<Vec<_>>()),
+    }
 }
 
 /// A pipeline, its numbers, and why it learns of new events by polling; nothing if it tails the log.

@@ -29,6 +29,8 @@ pub(crate) struct Pipeline {
     pub(crate) team: Team,
     /// Who is told about dead letters.
     pub(crate) alert: Option<Sink>,
+    /// Another number is another configuration.
+    pub(crate) fingerprint: u64,
 }
 
 impl Pipeline {
@@ -63,6 +65,14 @@ pub(crate) struct Sink {
     kind: &'static SinkKind,
 }
 
+impl Sink {
+    /// What its type is called.
+    #[cfg(feature = "page")]
+    pub(crate) fn technology(&self) -> &'static str {
+        self.kind.name
+    }
+}
+
 impl fmt::Debug for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sink").field("name", &self.name).finish_non_exhaustive()
@@ -81,11 +91,17 @@ pub(super) fn read_source(section: &mut Section<'_>) -> Option<Source> {
     match DatabaseKind::of_url(url.reveal()) {
         Ok(kind) => {
             if notify && !kind.notifies {
-                let why = format!("{} has no notifications, only PostgreSQL does", kind.name);
+                let why = format!(
+                    "{} has no notifications, only PostgreSQL does; leave it out, it polls",
+                    kind.name
+                );
                 section.wrong("notify", &why);
             }
             if mode == Mode::Tail && (!kind.tails || mapping.is_some()) {
-                section.wrong("mode", "only the outbox of PostgreSQL and of MySQL can be tailed");
+                section.wrong(
+                    "mode",
+                    "only the outbox of PostgreSQL and of MySQL can be tailed; write \"auto\"",
+                );
             }
             Some(Source { kind, url, mapping, mode, notify, poll_interval, batch })
         }
@@ -98,6 +114,9 @@ pub(super) fn read_source(section: &mut Section<'_>) -> Option<Source> {
 
 pub(super) fn read_sink(section: &mut Section<'_>) -> Option<Sink> {
     let Some(kind) = section.required("type") else {
+        if section.explores() {
+            SINKS.iter().for_each(|kind| section.variant(kind.name, kind.parse));
+        }
         section.skip_the_rest();
         return None;
     };
@@ -113,6 +132,7 @@ pub(super) fn read_sink(section: &mut Section<'_>) -> Option<Sink> {
         section.skip_the_rest();
         return None;
     };
+    section.is_variant(found.name);
     let connect = (found.parse)(section)?;
     Some(Sink { name: section.name().to_owned(), connect, kind: found })
 }
@@ -135,10 +155,11 @@ pub(super) fn read_pipeline(
     let (source, sinks, routing, retry) = (source?, to?, routing?, retry?);
 
     let usual = Settings::default();
-    let batch_events = source.batch.unwrap_or(usual.batch_events);
+    // What is not asked for gives way to what is.
+    let most = limits.in_flight_events.unwrap_or(usize::MAX);
+    let batch_events = source.batch.unwrap_or(usual.batch_events.min(most));
     let settings = Settings {
         batch_events,
-        // A batch that is asked for has to fit.
         in_flight_events: limits
             .in_flight_events
             .unwrap_or(usual.in_flight_events.max(batch_events)),
@@ -159,16 +180,23 @@ pub(super) fn read_pipeline(
     let team = team?;
     if team.coordination != Coordination::Leader {
         if source.mapping.is_some() {
-            section.wrong("coordination", "a mapped table can only have a leader");
+            section
+                .wrong("coordination", "a mapped table can only have a leader: write \"leader\"");
         } else if source.mode == Mode::Tail {
-            section.wrong("coordination", "a source with mode = \"tail\" can only have a leader");
+            section.wrong(
+                "coordination",
+                "a source with mode = \"tail\" can only have a leader: write \"leader\", or mode = \
+                 \"poll\"",
+            );
         } else if !source.kind.divides {
             let why = format!("{} takes one writer at a time: write \"leader\"", source.kind.name);
             section.wrong("coordination", &why);
         }
     }
     let name = section.name().to_owned();
-    Some(Pipeline { name, source, sinks, routing, settings, team, alert })
+    // Known when everything has been read.
+    let fingerprint = 0;
+    Some(Pipeline { name, source, sinks, routing, settings, team, alert, fingerprint })
 }
 
 /// `to = "out"`, or several: `to = ["out", "audit"]`.
@@ -181,11 +209,11 @@ fn read_sinks(
     }
     let names = section.list("to")?;
     if names.is_empty() {
-        section.wrong("to", "needs a sink");
+        section.wrong("to", "needs a sink: write the NAME of a [sink.NAME]");
     }
     for (place, name) in names.iter().enumerate() {
         if names[..place].contains(name) {
-            section.wrong("to", &format!("{name:?} is there twice"));
+            section.wrong("to", &format!("{name:?} is there twice; name it once"));
         }
     }
     let found = names.iter().map(|name| named(section, "to", "sink", name, sinks));

@@ -13,9 +13,10 @@ use semel_backends::mapped::Mapping;
 use semel_backends::sqlite::{self, SqliteConfig, SqliteStore};
 use semel_core::coordination::{Coordinator, Share};
 use semel_core::diagnosis::Diagnose;
+use semel_core::inbox::Applied;
 use semel_core::letters::LettersAdmin;
 use semel_core::outbox::AppendError;
-use semel_core::{AdminStore, Event, Failure, Source};
+use semel_core::{AdminStore, Event, EventId, Failure, Source};
 
 pub(crate) use self::keys::{Keys, connect_keys};
 pub(crate) use self::sinks::{
@@ -189,8 +190,23 @@ pub(crate) trait Database: Diagnose {
         lease: Duration,
     ) -> Result<Box<dyn Coordinator>, Failure>;
 
+    /// The consumers that have applied messages here.
+    async fn consumers(&self) -> Result<Vec<String>, Failure>;
+
+    /// Messages that a consumer has applied here, by their ids, from one of them on.
+    async fn applied(
+        &self,
+        consumer: &str,
+        from: EventId,
+        limit: usize,
+    ) -> Result<Vec<Applied>, Failure>;
+
     /// The idempotency keys.
     fn keys(&self) -> Arc<dyn Keys>;
+
+    /// What the database knows about the work on it.
+    #[cfg(feature = "page")]
+    fn insight(&self) -> Arc<dyn semel_core::Insight>;
 
     /// The dead letters of a consumer, for its operators.
     fn letters(&self, consumer: &str) -> Box<dyn AdminStore>;
@@ -369,8 +385,26 @@ macro_rules! implement_database {
                 Ok(Box::new(self.member(pipeline, shares, lease)?))
             }
 
+            async fn consumers(&self) -> Result<Vec<String>, Failure> {
+                self.consumers().await
+            }
+
+            async fn applied(
+                &self,
+                consumer: &str,
+                from: EventId,
+                limit: usize,
+            ) -> Result<Vec<Applied>, Failure> {
+                self.applied(consumer, from, limit).await
+            }
+
             fn keys(&self) -> Arc<dyn Keys> {
                 Arc::new(self.keys())
+            }
+
+            #[cfg(feature = "page")]
+            fn insight(&self) -> Arc<dyn semel_core::Insight> {
+                Arc::new(self.clone())
             }
 
             fn letters(&self, consumer: &str) -> Box<dyn AdminStore> {

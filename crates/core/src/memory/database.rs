@@ -13,6 +13,7 @@ use super::letters::Letters;
 use super::{MemoryOutbox, lock};
 use crate::clock::{Clock, SystemClock};
 use crate::event::{Event, EventId};
+use crate::insight::AuditEntry;
 
 /// A database in memory. Clones share the same data.
 ///
@@ -51,6 +52,8 @@ pub(super) struct Committed {
     /// Who owns the outbox: the source opened last. Older ones are fenced off.
     pub(super) epoch: u64,
     pub(super) inbox: HashMap<(String, EventId), Seen>,
+    /// What operators changed.
+    pub(super) audit: Vec<AuditEntry>,
     pub(super) marks: HashMap<(String, String), u64>,
     pub(super) letters: Letters,
     numbers: BTreeMap<String, i64>,
@@ -242,6 +245,12 @@ pub(super) fn owned_lane(event: &Event) -> OwnedLane {
 }
 
 impl Log {
+    /// How many events were ever written, and how many of those left the log.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        let written = self.first + self.rows.len() as u64;
+        (written, self.first_open.min(written))
+    }
+
     fn push(&mut self, event: Event, now: Timestamp) {
         let scheduled = event.available_at.is_some_and(|due| due > now);
         let (event, behind) = (Arc::new(event), self.end());

@@ -321,6 +321,10 @@ where
     ) -> Result<Bytes, HandlerError> {
         let limit = self.options.handler_timeout;
         let call = within(&message.event, self.handler.handle(tx, message));
+        #[cfg(feature = "trace")]
+        let span = crate::spans::processing(message);
+        #[cfg(feature = "trace")]
+        let call = tracing::Instrument::instrument(call, span.clone());
         let failure = match timeout(limit, AssertUnwindSafe(call).catch_unwind()).await {
             Ok(Ok(Err(HandlerError::AlreadyApplied))) => return Err(HandlerError::AlreadyApplied),
             Ok(Ok(Err(error))) => self.failure(error),
@@ -331,6 +335,8 @@ where
                 format!("the handler took longer than {limit:?}"),
             ),
         };
+        #[cfg(feature = "trace")]
+        crate::spans::fail(&span, &failure);
         let (name, fault) = (telemetry::HANDLER_FAILED.name, failure.fault().as_str());
         metrics::counter!(name, "consumer" => self.name.clone(), "fault" => fault).increment(1);
         Err(HandlerError::Failed(failure))
@@ -387,6 +393,10 @@ where
 
     async fn check(&self) -> Result<(), Failure> {
         self.parts.check().await
+    }
+
+    fn is_effect(&self) -> bool {
+        true
     }
 }
 

@@ -18,6 +18,7 @@ pub mod clock;
 pub mod coordination;
 pub mod idempotency;
 pub mod inbox;
+pub mod insight;
 pub mod letters;
 pub mod outbox;
 pub mod sink;

@@ -1,5 +1,7 @@
 //! What a configuration says, and what is said about one that is wrong.
 
+mod derived;
+
 use std::fs;
 use std::time::Duration;
 
@@ -22,7 +24,14 @@ fn parse_with(text: &str, overrides: &[(&str, &str)]) -> Result<Config, Mistakes
     let variable = |name: &str| (name == "FILE").then(|| "shop.db".into());
     let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     let all = overrides.iter().map(owned).collect();
-    Config::parse(text, &Environment { variable: &variable, all })
+    parse_files(&[("f", text)], &Environment { variable: &variable, all })
+}
+
+fn parse_files(files: &[(&str, &str)], environment: &Environment<'_>) -> Result<Config, Mistakes> {
+    let file = |(name, text): &(&str, &str)| File { name: (*name).into(), text: (*text).into() };
+    let files = files.iter().map(file).collect();
+    super::parse(files, environment, Config::read)
+        .map(|(config, record, _)| config.with_fingerprints(&record))
 }
 
 fn parse(text: &str) -> Result<Config, Mistakes> {
@@ -30,7 +39,7 @@ fn parse(text: &str) -> Result<Config, Mistakes> {
 }
 
 fn mistakes(text: &str) -> Vec<String> {
-    parse(text).unwrap_err().at_lines_of("f")
+    parse(text).unwrap_err().lines()
 }
 
 /// The only pipeline of the smallest file with more lines behind it.
@@ -45,7 +54,7 @@ fn the_smallest_file_is_enough() {
     assert_eq!((&*pipeline.name, &*pipeline.sinks[0].name), ("orders", "out"));
     assert_eq!(pipeline.source.url.reveal(), "sqlite://shop.db");
     let settings = &pipeline.settings;
-    assert_eq!((settings.batch_events, settings.in_flight_events), (100, 1000));
+    assert_eq!((settings.batch_events, settings.in_flight_events), (500, 1000));
     assert_eq!(settings.poll_interval, Duration::from_millis(100));
     assert_eq!((&settings.schedule, settings.on_dead), (&Schedule::broker(), OnDead::ParkLane));
     assert_eq!(config.retention, None);
@@ -149,7 +158,7 @@ fn mistakes_of_the_environment_name_the_variable() {
         ),
     ];
     for (variable, expected) in cases {
-        let found = parse_with(SMALLEST, &[variable]).unwrap_err().at_lines_of("f");
+        let found = parse_with(SMALLEST, &[variable]).unwrap_err().lines();
         assert!(found.iter().any(|found| found.starts_with(expected)), "{expected}: {found:#?}");
     }
 }
@@ -292,8 +301,9 @@ fn mistakes_of_what_is_seldom_said_say_what_to_write() {
         ),
         (more("limits = 3"), "f:9  [pipeline.orders] has no key \"limits\""),
         (
-            more("[limits]\nin_flight_events = 50"),
-            "f:7  [pipeline.orders] from: its batch of 100 is more than in_flight_events = 50",
+            SMALLEST.replace("[sink.out]", "batch = 100\n[sink.out]")
+                + "[limits]\nin_flight_events = 50",
+            "f:8  [pipeline.orders] from: its batch of 100 is more than in_flight_events = 50",
         ),
         (
             more("[limits]\npayload = 1024"),
@@ -411,28 +421,28 @@ fn a_password_is_in_no_message() {
     let found = mistakes(&SMALLEST.replace("sqlite://${FILE}", "oracle://me:hunter2@db/shop"));
     assert!(!found.concat().contains("hunter2"), "{found:?}");
     let variable = [("SEMEL_SOURCE__ORDERS__URL", "oracle://me:hunter2@db/shop")];
-    let found = parse_with(SMALLEST, &variable).unwrap_err().at_lines_of("f").concat();
+    let found = parse_with(SMALLEST, &variable).unwrap_err().lines().concat();
     assert!(found.starts_with("SEMEL_SOURCE__ORDERS__URL") && !found.contains("hunter2"));
 }
 
 #[test]
 fn every_example_of_the_documentation_is_right() {
-    let page = include_str!("../../../../docs/configuration.md");
+    let page = include_str!("../../../../../docs/configuration.md");
     assert!(check_examples(page) >= 3);
 }
 
 /// Of each sink that is built in, its page.
 #[test]
 fn every_example_of_a_sink_is_right() {
-    let aws = include_str!("../../../../docs/backends/aws.md");
+    let aws = include_str!("../../../../../docs/backends/aws.md");
     let pages = [
         ("eventbridge", aws),
-        ("kafka", include_str!("../../../../docs/backends/kafka.md")),
-        ("mqtt", include_str!("../../../../docs/backends/mqtt.md")),
-        ("nats", include_str!("../../../../docs/backends/nats.md")),
-        ("rabbitmq", include_str!("../../../../docs/backends/rabbitmq.md")),
-        ("redis", include_str!("../../../../docs/backends/redis.md")),
-        ("webhook", include_str!("../../../../docs/backends/webhook.md")),
+        ("kafka", include_str!("../../../../../docs/backends/kafka.md")),
+        ("mqtt", include_str!("../../../../../docs/backends/mqtt.md")),
+        ("nats", include_str!("../../../../../docs/backends/nats.md")),
+        ("rabbitmq", include_str!("../../../../../docs/backends/rabbitmq.md")),
+        ("redis", include_str!("../../../../../docs/backends/redis.md")),
+        ("webhook", include_str!("../../../../../docs/backends/webhook.md")),
     ];
     for (name, page) in pages {
         if crate::wiring::SINKS.iter().any(|kind| kind.name == name) {
@@ -443,6 +453,7 @@ fn every_example_of_a_sink_is_right() {
 
 /// How many examples a page has, all of them right.
 fn check_examples(page: &str) -> usize {
+    let schema = jsonschema::validator_for(&json_schema()).unwrap();
     let examples: Vec<_> = page.split("```toml\n").skip(1).collect();
     for example in &examples {
         let (text, _) = example.split_once("```").unwrap();
@@ -453,8 +464,11 @@ fn check_examples(page: &str) -> usize {
             .replace("${KAFKA_PASSWORD}", "secret")
             .replace("${MQTT_PASSWORD}", "secret");
         if let Err(mistakes) = parse(&text) {
-            panic!("{text}\n{:#?}", mistakes.at_lines_of("line"));
+            panic!("{text}\n{:#?}", mistakes.lines());
         }
+        let json = toml::from_str(&text).unwrap();
+        let wrong: Vec<_> = schema.iter_errors(&json).map(|error| error.to_string()).collect();
+        assert!(wrong.is_empty(), "{text}\nis not by the schema: {wrong:#?}");
     }
     examples.len()
 }
@@ -483,8 +497,46 @@ url = \"https://example.com/${{PATH:-x}}\"
     parse(&full).unwrap();
     semel_testkit::fuzz::fuzz_text(&[SMALLEST, &full], |text| {
         if let Err(mistakes) = parse(text) {
-            let lines = mistakes.at_lines_of("f");
+            let lines = mistakes.lines();
             assert!(!lines.is_empty());
         }
     });
+}
+
+#[cfg(feature = "page")]
+#[test]
+fn the_page_is_for_this_machine_unless_it_asks_who_one_is() {
+    let http = |more: &str| parse(&format!("{SMALLEST}[http]\n{more}"));
+    let usual = http("").unwrap().http.unwrap();
+    assert_eq!(usual.listen.to_string(), "127.0.0.1:9464");
+    assert!(usual.access.is_open());
+    let olga = "[http.access.olga]\nrole = \"operator\"\n";
+    let token = "token = \"a token that is long enough\"\n";
+    let hash = "a".repeat(64);
+    for proof in [token.to_owned(), format!("token_sha256 = \"{hash}\"\n")] {
+        let config = http(&format!("listen = \"0.0.0.0:80\"\n{olga}{proof}")).unwrap();
+        let access = config.http.unwrap().access;
+        let shown = format!("{access:?}");
+        assert!(shown.contains("olga") && shown.contains("Operator"), "{shown}");
+        assert!(!shown.contains("long enough") && !access.is_open());
+    }
+    let cases = [
+        (
+            "listen = \"0.0.0.0:80\"\n".to_owned(),
+            "f:10  [http] listen: other machines could reach it",
+        ),
+        ("listen = \"nowhere\"\n".into(), "such as 127.0.0.1:9464"),
+        ("[http.access.olga]\n".into(), "role: is needed"),
+        (olga.into(), "token: is needed"),
+        (format!("{olga}token = \"short\"\n"), "openssl rand -hex 32"),
+        (format!("{olga}token_sha256 = \"12\"\n"), "sha256sum"),
+        (format!("{olga}{token}token_sha256 = \"{hash}\"\n"), "not both"),
+        (format!("[http.access.olga]\nrole = \"root\"\n{token}"), "is not known"),
+        ("host = \"x\"\n".into(), "hosts"),
+    ];
+    for (more, expected) in cases {
+        let found = mistakes(&format!("{SMALLEST}[http]\n{more}"));
+        assert!(found.iter().any(|one| one.contains(expected)), "{more}: {found:?}");
+        assert!(!format!("{found:?}").contains("long enough"), "{found:?}");
+    }
 }
