@@ -36,6 +36,7 @@ mod inbox;
 mod insight;
 mod key_admin;
 mod keys;
+mod latest;
 mod letters;
 mod log;
 mod mapped;
