@@ -6,7 +6,7 @@ use std::path::Path;
 use semel_relay::{Group, Report, Stop, Stopper};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::relay::{EFFECT, connect, crashed};
+use super::relay::{EFFECT, connect, crashed, open};
 use crate::config::{Config, Pipeline, Retention};
 use crate::exit::Problem;
 
@@ -142,8 +142,10 @@ impl Fleet {
     ) -> Result<Ready, Problem> {
         let (name, place) = (pipeline.name.clone(), pipeline.place());
         let (fingerprint, retention) = (pipeline.fingerprint, retention.filter(|_| !self.drain));
-        let connected = connect(pipeline, retention, &mut self.upkeep).await;
-        let (group, upkeep) = connected.map_err(|failure| Problem::new(failure, &place, EFFECT))?;
+        let problem = |failure| Problem::new(failure, &place, EFFECT);
+        let database = open(&pipeline).await.map_err(problem)?;
+        let connected = connect(pipeline, database, retention, &mut self.upkeep).await;
+        let (group, upkeep) = connected.map_err(problem)?;
         Ok(Ready { name, place, fingerprint, group, upkeep })
     }
 

@@ -58,16 +58,22 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
     }
 }
 
+/// The database of a pipeline, if it has the right tables.
+pub(super) async fn open(pipeline: &Pipeline) -> Result<Arc<dyn Database>, Failure> {
+    let url = pipeline.source.url.reveal().to_owned();
+    let database = (pipeline.source.kind.connect)(url, Missing::Refuse).await?;
+    database.tables().await?.check()?;
+    Ok(database.into())
+}
+
 /// A pipeline that can be started, and what deletes its old events meanwhile.
 pub(super) async fn connect(
     pipeline: Pipeline,
+    database: Arc<dyn Database>,
     retention: Option<Retention>,
     upkeep: &mut JoinSet<()>,
 ) -> Result<(Group, Option<AbortHandle>), Failure> {
     let Pipeline { name, source, sinks, routing, settings, team, alert, .. } = pipeline;
-    let url = source.url.reveal().to_owned();
-    let database: Arc<dyn Database> = (source.kind.connect)(url, Missing::Refuse).await?.into();
-    database.tables().await?.check()?;
     let listening = if source.notify { Some(database.listen().await?) } else { None };
     let (mapping, mode) = (source.mapping, source.mode);
     let kept = retention.map(|retention| {

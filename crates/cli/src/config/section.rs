@@ -241,7 +241,8 @@ impl<'a> Section<'a> {
             None if self.explores() => (self.table, self.origin),
             None => return None,
         };
-        let mut section = Section::new(path, self.name, table, origin, self.notes);
+        let name = self.table.get_key_value(key).map_or(self.name, |(name, _)| name.as_str());
+        let mut section = Section::new(path, name, table, origin, self.notes);
         section.variant = self.variant;
         section.read(read)
     }
