@@ -14,7 +14,7 @@
 //! | `parking` | what left the straight path of a source |
 //! | `coordination` | [`Coordinator`](semel_core::coordination::Coordinator): leases for several relays |
 //! | `mapped` | tables of somebody else's shape |
-//! | `inbox`, `keys`, `key_admin`, `admin`, `view` | the other stores of `semel-core` |
+//! | `inbox`, `letters`, `marks`, `keys`, `key_admin`, `admin`, `view` | the other stores of `semel-core` |
 //! | `sink`, `subscription` | the two ends of a broker |
 //! | `error` | which error of the client library is which [`Fault`](semel_core::Fault) |
 
@@ -31,6 +31,8 @@ mod key_page;
 #[cfg(any(feature = "aws", feature = "mqtt", feature = "nats", feature = "rabbitmq"))]
 mod lanes;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod letters;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod mapped;
 #[cfg(feature = "mqtt")]
 pub mod mqtt;
@@ -40,6 +42,8 @@ pub mod mysql;
 pub mod nats;
 #[cfg(feature = "ndjson")]
 pub mod ndjson;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub mod once;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "rabbitmq")]

@@ -4,7 +4,10 @@
 mod args;
 mod commands;
 mod config;
+#[cfg(any(feature = "page", feature = "proxy"))]
+mod counting;
 mod exit;
+mod logging;
 mod output;
 mod service_manager;
 mod signals;

@@ -1,7 +1,8 @@
 //! Every refusal of the layer, as an `application/problem+json` document (RFC 9457).
 //!
 //! The `type` of each points here. In the `stripe` profile the same facts are told in Stripe's
-//! words: `{"error": {"type": …, "code": …, "message": …, "doc_url": …}}`.
+//! words: `{"error": {"type": …, "code": …, "message": …, "doc_url": …}}`. Over gRPC they are statuses,
+//! and the metadata `idempotency-problem` has the name: see [`Policy::grpc`].
 //!
 //! # key-missing
 //! `400`. The route needs an idempotency key and the request has none. Send one: a new random value,
@@ -27,6 +28,9 @@
 //! # body-ambiguous
 //! `400`. A JSON object in the body has two members of the same name. It was not run.
 //!
+//! # not-unary
+//! `501`, only over gRPC: UNIMPLEMENTED. Keys are for unary calls; streams take none. It was not run.
+//!
 //! # key-reused
 //! `422` (`400` in the `stripe` profile). The key was used before, for a different request. Retries
 //! must repeat the request exactly; another operation needs another key. It was not run.
@@ -43,6 +47,10 @@
 //! # outcome-unknown
 //! `409` without `Retry-After`. The server died or panicked while it ran the operation, and nobody
 //! knows what took effect. It is not run again under this key. Quote `operation` to the operator.
+//!
+//! # not-committed
+//! `500`. The handler answered before its transaction was committed: nothing took effect, and the key
+//! is free. Send it again with the same key.
 //!
 //! # store-unavailable
 //! `503` with `Retry-After`. The keys cannot be reached, so nothing was run. Send it again with the
@@ -63,6 +71,7 @@ use semel_core::idempotency::ScopedKey;
 use serde_json::{Value, json};
 
 use crate::body::Body;
+use crate::grpc;
 use crate::policy::{Policy, Profile};
 
 /// The header, the marker and all refusals as components of an OpenAPI 3 document, to be merged
@@ -86,10 +95,12 @@ pub(crate) enum Problem {
     BodyTooLarge { limit: usize },
     BodyCutOff,
     BodyAmbiguous,
+    NotUnary(&'static str),
     KeyReused,
     InProgress,
     NotRetained { operation: ScopedKey, status: Option<StatusCode> },
     OutcomeUnknown { operation: ScopedKey },
+    NotCommitted,
     StoreUnavailable,
     Interrupted,
     HandlerPanicked,
@@ -114,17 +125,19 @@ impl Problem {
             Self::BodyTooLarge { .. } => ("body-too-large", 413, "Request body too large"),
             Self::BodyCutOff => ("body-cut-off", 400, "Request body cut off"),
             Self::BodyAmbiguous => ("body-ambiguous", 400, "Request body ambiguous"),
+            Self::NotUnary(_) => ("not-unary", 501, "Keys are for unary calls"),
             Self::KeyReused => ("key-reused", 422, "Idempotency key used for another request"),
             Self::InProgress => ("in-progress", 409, "A request with this key is outstanding"),
             Self::NotRetained { .. } => ("not-retained", 409, "Result not retained"),
             Self::OutcomeUnknown { .. } => ("outcome-unknown", 409, "Outcome unknown"),
+            Self::NotCommitted => ("not-committed", 500, "Transaction not committed"),
             Self::StoreUnavailable => ("store-unavailable", 503, "Idempotency unavailable"),
             Self::Interrupted => ("interrupted", 503, "Server is shutting down"),
             Self::HandlerPanicked => ("handler-panicked", 500, "Internal error"),
         }
     }
 
-    fn detail(&self) -> String {
+    pub(crate) fn detail(&self) -> String {
         match self {
             Self::KeyMissing => "This operation needs an idempotency key; send a new one per \
                                  operation and repeat it with every retry."
@@ -137,6 +150,9 @@ impl Problem {
             }
             Self::BodyCutOff => "The request body ended early; nothing was run.".into(),
             Self::BodyAmbiguous => "A JSON object has two members of the same name.".into(),
+            Self::NotUnary(reason) => {
+                format!("Idempotency keys are for unary gRPC calls: {reason}.")
+            }
             Self::KeyReused => "The key was used before for a request that differs from this one; \
                                 nothing was run."
                 .into(),
@@ -149,6 +165,11 @@ impl Problem {
             Self::OutcomeUnknown { .. } => "An earlier attempt ended half-way, and what took \
                                             effect is unknown. It was not run again."
                 .into(),
+            Self::NotCommitted => {
+                "The transaction of the operation was not committed; nothing took \
+                                   effect. Send the request again with the same key."
+                    .into()
+            }
             Self::StoreUnavailable => "The idempotency keys cannot be reached; nothing was run. \
                                        Send the request again with the same key."
                 .into(),
@@ -161,6 +182,9 @@ impl Problem {
 
     /// The answer for the client.
     pub(crate) fn response<B: http_body::Body>(&self, policy: &Policy) -> Response<Body<B>> {
+        if policy.profile == Profile::Grpc {
+            return grpc::refusal(self);
+        }
         let (name, status, _) = self.facts();
         let status = match (self, policy.profile) {
             (Self::KeyReused, Profile::Stripe) => 400,
@@ -168,7 +192,9 @@ impl Problem {
         };
         let docs = format!("{}{name}", policy.docs);
         let (content_type, document) = match policy.profile {
-            Profile::Ietf => ("application/problem+json", self.problem_json(status, &docs)),
+            Profile::Ietf | Profile::Grpc => {
+                ("application/problem+json", self.problem_json(status, &docs))
+            }
             Profile::Stripe => ("application/json", self.stripe_json(&docs)),
         };
         let body = Body::whole(Bytes::from(document.to_string()), None);
@@ -182,10 +208,15 @@ impl Problem {
         if let Ok(link) = HeaderValue::from_str(&format!("<{docs}>; rel=\"describedby\"")) {
             headers.insert(header::LINK, link);
         }
-        if matches!(self, Self::InProgress | Self::StoreUnavailable | Self::Interrupted) {
+        if self.is_worth_repeating() {
             headers.insert(header::RETRY_AFTER, RETRY_AFTER);
         }
         response
+    }
+
+    /// Whether the same request with the same key may soon have another answer.
+    pub(crate) fn is_worth_repeating(&self) -> bool {
+        matches!(self, Self::InProgress | Self::StoreUnavailable | Self::Interrupted)
     }
 
     fn problem_json(&self, status: u16, docs: &str) -> Value {
@@ -207,7 +238,10 @@ impl Problem {
             | Self::InProgress
             | Self::NotRetained { .. }
             | Self::OutcomeUnknown { .. } => "idempotency_error",
-            Self::StoreUnavailable | Self::Interrupted | Self::HandlerPanicked => "api_error",
+            Self::NotCommitted
+            | Self::StoreUnavailable
+            | Self::Interrupted
+            | Self::HandlerPanicked => "api_error",
             _ => "invalid_request_error",
         };
         let mut error = json!({"type": kind, "message": self.detail(), "doc_url": docs});
@@ -233,10 +267,12 @@ mod tests {
             Problem::BodyTooLarge { limit: 1 },
             Problem::BodyCutOff,
             Problem::BodyAmbiguous,
+            Problem::NotUnary(""),
             Problem::KeyReused,
             Problem::InProgress,
             Problem::NotRetained { operation, status: None },
             Problem::OutcomeUnknown { operation },
+            Problem::NotCommitted,
             Problem::StoreUnavailable,
             Problem::Interrupted,
             Problem::HandlerPanicked,
@@ -247,6 +283,9 @@ mod tests {
             let (name, status, _) = problem.facts();
             let heading = format!("//! # {name}\n//! `{status}`");
             assert!(docs.contains(&heading), "no section {heading:?}");
+            if matches!(problem, Problem::NotUnary(_)) {
+                continue;
+            }
             let response = &fragment["components"]["responses"][format!("Idempotency{status}")];
             let description = response["description"].as_str().unwrap();
             assert!(description.contains(name), "{name} is not in the OpenAPI fragment");

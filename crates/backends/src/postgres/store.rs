@@ -15,7 +15,10 @@ use super::notify::Notifying;
 use super::pooler::{BRIEF, Link, Once, Step, Way};
 use super::schema::{self, SchemaStatus};
 use super::tail::{self, Tailing};
-use super::{PostgresAdmin, PostgresInbox, PostgresKeys, PostgresOutbox, PostgresSource};
+use super::{
+    PostgresAdmin, PostgresInbox, PostgresKeys, PostgresLetters, PostgresMarks, PostgresOutbox,
+    PostgresSource,
+};
 use crate::mapped::Airspace;
 
 /// A database. Clones share its connections.
@@ -240,6 +243,18 @@ impl PostgresStore {
     #[must_use]
     pub fn admin(&self, pipeline: &str) -> PostgresAdmin {
         PostgresAdmin::new(self.clone(), pipeline)
+    }
+
+    /// Dead letters of consumers.
+    #[must_use]
+    pub fn letters(&self) -> PostgresLetters {
+        PostgresLetters::new(self.clone())
+    }
+
+    /// How far consumers got.
+    #[must_use]
+    pub fn marks(&self) -> PostgresMarks {
+        PostgresMarks(())
     }
 
     /// The inbox.

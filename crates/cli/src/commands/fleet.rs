@@ -6,6 +6,8 @@ use std::path::Path;
 use semel_relay::{Group, Report, Stop, Stopper};
 use tokio::task::{AbortHandle, JoinSet};
 
+#[cfg(feature = "page")]
+use super::page::View;
 use super::relay::{EFFECT, connect, crashed, open};
 use crate::config::{Config, Pipeline, Retention};
 use crate::exit::Problem;
@@ -19,6 +21,8 @@ pub(super) struct Fleet {
     waiting: BTreeMap<String, Ready>,
     // Ends with the fleet: nobody waits for it.
     upkeep: JoinSet<()>,
+    #[cfg(feature = "page")]
+    views: BTreeMap<String, View>,
 }
 
 /// A pipeline and how it ended.
@@ -37,6 +41,8 @@ struct Ready {
     fingerprint: u64,
     group: Group,
     upkeep: Option<AbortHandle>,
+    #[cfg(feature = "page")]
+    view: View,
 }
 
 impl Fleet {
@@ -48,13 +54,23 @@ impl Fleet {
             members: BTreeMap::new(),
             waiting: BTreeMap::new(),
             upkeep: JoinSet::new(),
+            #[cfg(feature = "page")]
+            views: BTreeMap::new(),
         }
+    }
+
+    /// What the present configuration has to show.
+    #[cfg(feature = "page")]
+    pub(super) fn views(&self) -> impl Iterator<Item = &View> {
+        self.views.values()
     }
 
     /// Starts all pipelines, or none of them.
     pub(super) async fn start(&mut self, config: Config) -> Result<(), Problem> {
         for pipeline in config.pipelines {
             let ready = self.connect(pipeline, config.retention).await?;
+            #[cfg(feature = "page")]
+            self.views.insert(ready.name.clone(), ready.view.clone());
             self.launch(ready);
         }
         Ok(())
@@ -125,7 +141,11 @@ impl Fleet {
             self.members[name].stopper.stop();
         }
         let stopped = self.members.len() - kept;
+        #[cfg(feature = "page")]
+        self.views.retain(|name, _| changes.kept.contains(name));
         for ready in changes.ready {
+            #[cfg(feature = "page")]
+            self.views.insert(ready.name.clone(), ready.view.clone());
             if self.members.contains_key(&ready.name) {
                 self.waiting.insert(ready.name.clone(), ready);
             } else {
@@ -144,13 +164,23 @@ impl Fleet {
         let (fingerprint, retention) = (pipeline.fingerprint, retention.filter(|_| !self.drain));
         let problem = |failure| Problem::new(failure, &place, EFFECT);
         let database = open(&pipeline).await.map_err(problem)?;
+        #[cfg(feature = "page")]
+        let view = View::of(&pipeline, &database);
         let connected = connect(pipeline, database, retention, &mut self.upkeep).await;
         let (group, upkeep) = connected.map_err(problem)?;
-        Ok(Ready { name, place, fingerprint, group, upkeep })
+        Ok(Ready {
+            name,
+            place,
+            fingerprint,
+            group,
+            upkeep,
+            #[cfg(feature = "page")]
+            view,
+        })
     }
 
     fn launch(&mut self, ready: Ready) {
-        let Ready { name, place, fingerprint, group, upkeep } = ready;
+        let Ready { name, place, fingerprint, group, upkeep, .. } = ready;
         tracing::info!(pipeline = name, "relay started: {place}");
         let (stopper, stop) = Stop::new();
         let drain = self.drain;

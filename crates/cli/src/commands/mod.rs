@@ -5,6 +5,8 @@ pub(crate) mod check;
 pub(crate) mod clean;
 pub(crate) mod config;
 mod confirm;
+#[cfg(feature = "proxy")]
+mod conform;
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod events;
@@ -16,6 +18,8 @@ pub(crate) mod keys;
 mod life;
 pub(crate) mod migrate;
 mod migrate_down;
+#[cfg(feature = "page")]
+mod page;
 pub(crate) mod pages;
 mod passing;
 #[cfg(feature = "proxy")]
@@ -32,7 +36,7 @@ pub(crate) mod verify;
 use semel_core::admin::{EventView, Filter};
 use semel_core::{AdminStore, Failure};
 
-use crate::args::{DatabaseOption, PipelineOption};
+use crate::args::{DatabaseOption, OwnerOption, PipelineOption};
 use crate::config::{Config, Pipeline};
 use crate::exit::Problem;
 use crate::wiring::{Database, DatabaseKind, Missing, shown};
@@ -48,6 +52,18 @@ impl Desk {
     async fn open(options: &PipelineOption) -> Result<Self, Problem> {
         let config = Config::load(&options.config.path)?;
         Self::of(config.pipeline(options.name.as_deref())?).await
+    }
+
+    async fn of_owner(options: &OwnerOption) -> Result<Self, Problem> {
+        let (Some(consumer), Some(url)) = (&options.consumer, &options.database) else {
+            return Self::open(&options.pipeline).await;
+        };
+        let option = DatabaseOption { url: url.clone() };
+        let database = connect(&option, Missing::Refuse, EFFECT).await?;
+        let problem = |failure| database_problem(&option, failure, EFFECT);
+        database.tables().await.and_then(|tables| tables.check()).map_err(problem)?;
+        let (store, place) = (database.letters(consumer), format!("consumer {consumer}"));
+        Ok(Self { store, database, place })
     }
 
     async fn of(pipeline: &Pipeline) -> Result<Self, Problem> {

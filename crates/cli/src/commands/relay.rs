@@ -1,21 +1,21 @@
 //! `semel relay`: runs the pipelines of the configuration until it is told to stop. SIGHUP reads the
 //! configuration again.
 
-use std::env;
-use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use semel_core::Failure;
 use semel_core::coordination::Share;
 use semel_relay::{Fanout, Group, Relay, Report, Routed};
 use tokio::task::{AbortHandle, JoinSet};
-use tracing_subscriber::EnvFilter;
 
 use super::fleet::Fleet;
+#[cfg(feature = "page")]
+use super::page::Page;
 use super::retention;
 use crate::args::RelayOptions;
 use crate::config::{Config, Pipeline, Retention, Team};
 use crate::exit::{Exit, Problem};
+use crate::logging::Logging;
 use crate::service_manager::ServiceManager;
 use crate::signals::{requests_to_end, requests_to_reload};
 use crate::wiring::{Connecting, Database, Missing, ShareSinks};
@@ -26,10 +26,20 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
     let (mut requests, mut reloads) = (requests_to_end(), requests_to_reload());
     let path = &options.config.path;
     let config = Config::load(path)?;
-    log_to_stderr();
+    let _logging = Logging::start()?;
+    #[cfg(feature = "page")]
+    let (mut config, mut page) = (config, None);
+    #[cfg(feature = "page")]
+    if let Some(http) = config.http.take() {
+        let bound = Page::bind(http).await;
+        page = Some(bound.map_err(|failure| Problem::new(failure, "[http]", EFFECT))?);
+    }
     let mut fleet = Fleet::new(options.drain);
     fleet.start(config).await?;
-
+    #[cfg(feature = "page")]
+    if let Some(page) = &mut page {
+        page.show(fleet.views());
+    }
     let manager = ServiceManager::ready();
     let mut dead = 0;
     let mut problem = None;
@@ -40,7 +50,13 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
                 tracing::info!("stopping: what is in flight is finished");
                 fleet.stop();
             }
-            Some(()) = reloads.recv() => fleet.reload(path).await,
+            Some(()) = reloads.recv() => {
+                fleet.reload(path).await;
+                #[cfg(feature = "page")]
+                if let Some(page) = &mut page {
+                    page.show(fleet.views());
+                }
+            }
             ended = fleet.next() => match ended {
                 None => break,
                 Some((name, Ok(report))) => dead += tell(&name, report),
@@ -150,25 +166,4 @@ pub(super) fn crashed(error: tokio::task::JoinError) -> Problem {
         .with_source(error)
         .with_fix("report this, with the lines above; starting it again is safe");
     Problem::new(failure, "semel relay", EFFECT)
-}
-
-/// One of the client libraries would print payloads, another what is told anyway.
-const USUAL: &str = "info,lapin::returned_messages=error,pgwire_replication=off";
-
-/// Standard output belongs to the events.
-pub(super) fn log_to_stderr() {
-    let mut filter = EnvFilter::try_from_env("SEMEL_LOG").unwrap_or_else(|_| EnvFilter::new(USUAL));
-    // This one prints passwords when it is asked to say more.
-    if let Ok(discreet) = "async_nats=info".parse() {
-        filter = filter.add_directive(discreet);
-    }
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none())
-        .with_target(false);
-    match env::var("SEMEL_LOG_FORMAT").as_deref() {
-        Ok("json") => log.json().flatten_event(true).init(),
-        _ => log.init(),
-    }
 }

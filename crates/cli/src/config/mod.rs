@@ -17,7 +17,7 @@
 //! | `files.rs`, `tree.rs` | files and environment as one tree |
 //! | `document.rs`, `section.rs`, `excerpt.rs` | tables read key by key, mistakes collected and shown |
 //! | `values.rs`, `variables.rs`, `words.rs` | what strings mean |
-//! | `pipeline.rs`, `mapping.rs`, `routing.rs`, `retry.rs`, `team.rs`, `upkeep.rs`, `proxy.rs`, `trial.rs` | what the keys are |
+//! | `pipeline.rs`, `mapping.rs`, `routing.rs`, `retry.rs`, `team.rs`, `upkeep.rs`, `http.rs`, `proxy.rs`, `trial.rs` | what the keys are |
 //! | `record.rs` | what was asked for: the list behind the next two |
 //! | `effective.rs`, `schema.rs` | what holds and where it was said; JSON Schema |
 //! | `manual.rs` | defaults and meanings, from the documentation |
@@ -26,6 +26,8 @@ mod document;
 mod effective;
 mod excerpt;
 mod files;
+#[cfg(feature = "page")]
+mod http;
 mod manual;
 mod mapping;
 mod pipeline;
@@ -53,6 +55,8 @@ use semel_core::Failure;
 use self::document::{Document, Environment, Mistakes};
 pub(crate) use self::effective::{Effective, Whole};
 use self::files::File;
+#[cfg(feature = "page")]
+pub(crate) use self::http::Http;
 pub(crate) use self::pipeline::Pipeline;
 use self::pipeline::{read_pipeline, read_sink, read_source};
 #[cfg(feature = "proxy")]
@@ -76,13 +80,17 @@ pub(crate) struct Config {
     pub(crate) pipelines: Vec<Pipeline>,
     /// When published events are deleted; never, if it is not said.
     pub(crate) retention: Option<Retention>,
+    /// Where the page is; nowhere, if it is not said.
+    #[cfg(feature = "page")]
+    pub(crate) http: Option<Http>,
     /// What the user expects of the routing.
     pub(crate) trials: Vec<Trial>,
 }
 
 const EFFECT: &str = "nothing was started or changed; events wait in their outbox";
 
-const SECTIONS: &[&str] = &["source", "sink", "pipeline", "limits", "retention", "proxy", "test"];
+const SECTIONS: &[&str] =
+    &["source", "sink", "pipeline", "limits", "retention", "http", "proxy", "test"];
 
 impl Config {
     /// Reads and checks a file, or all files of a folder.
@@ -115,6 +123,10 @@ impl Config {
         document.allow_only(SECTIONS);
         let limits = document.section("limits", read_limits).unwrap_or_default();
         let retention = document.section("retention", read_retention);
+        #[cfg(feature = "page")]
+        let http = document.section("http", http::read_http);
+        #[cfg(not(feature = "page"))]
+        document.section("http", refuse_http);
         let sources = document.sections("source", read_source);
         let sinks = document.sections("sink", read_sink);
         let pipelines = document
@@ -128,7 +140,13 @@ impl Config {
             );
         }
         let trials = document.array("test", |section| read_trial(section, &names));
-        Self { pipelines, retention, trials }
+        Self {
+            pipelines,
+            retention,
+            #[cfg(feature = "page")]
+            http,
+            trials,
+        }
     }
 
     fn with_fingerprints(mut self, record: &Record) -> Self {
@@ -137,6 +155,13 @@ impl Config {
         }
         self
     }
+}
+
+#[cfg(not(feature = "page"))]
+fn refuse_http(section: &mut Section<'_>) -> Option<()> {
+    section.wrong("listen", "this program was built without the feature \"page\"");
+    section.skip_the_rest();
+    None
 }
 
 /// Reads and checks what a command needs of a file, or of all files of a folder.

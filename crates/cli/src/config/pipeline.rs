@@ -65,6 +65,14 @@ pub(crate) struct Sink {
     kind: &'static SinkKind,
 }
 
+impl Sink {
+    /// What its type is called.
+    #[cfg(feature = "page")]
+    pub(crate) fn technology(&self) -> &'static str {
+        self.kind.name
+    }
+}
+
 impl fmt::Debug for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sink").field("name", &self.name).finish_non_exhaustive()
@@ -147,10 +155,11 @@ pub(super) fn read_pipeline(
     let (source, sinks, routing, retry) = (source?, to?, routing?, retry?);
 
     let usual = Settings::default();
-    let batch_events = source.batch.unwrap_or(usual.batch_events);
+    // What is not asked for gives way to what is.
+    let most = limits.in_flight_events.unwrap_or(usize::MAX);
+    let batch_events = source.batch.unwrap_or(usual.batch_events.min(most));
     let settings = Settings {
         batch_events,
-        // A batch that is asked for has to fit.
         in_flight_events: limits
             .in_flight_events
             .unwrap_or(usual.in_flight_events.max(batch_events)),

@@ -234,6 +234,8 @@ impl<'a> Section<'a> {
     ) -> Option<T> {
         let node = self.take(key, Kind::Table, false);
         let path = format!("{}.{key}", self.path);
+        // Of the table's own key: of a table inside tables of the user's names, that is the name.
+        let name = self.table.get_key_value(key).map_or(self.name, |(name, _)| name.as_str());
         let (table, origin) = match node {
             Some(Node { value: Value::Table(table), origin }) => (table, origin),
             Some(node) => return self.expect(key, node, "a table", None),
@@ -241,7 +243,6 @@ impl<'a> Section<'a> {
             None if self.explores() => (self.table, self.origin),
             None => return None,
         };
-        let name = self.table.get_key_value(key).map_or(self.name, |(name, _)| name.as_str());
         let mut section = Section::new(path, name, table, origin, self.notes);
         section.variant = self.variant;
         section.read(read)

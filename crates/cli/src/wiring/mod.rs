@@ -14,6 +14,7 @@ use semel_backends::sqlite::{self, SqliteConfig, SqliteStore};
 use semel_core::coordination::{Coordinator, Share};
 use semel_core::diagnosis::Diagnose;
 use semel_core::inbox::Applied;
+use semel_core::letters::LettersAdmin;
 use semel_core::outbox::AppendError;
 use semel_core::{AdminStore, Event, EventId, Failure, Source};
 
@@ -202,6 +203,13 @@ pub(crate) trait Database: Diagnose {
 
     /// The idempotency keys.
     fn keys(&self) -> Arc<dyn Keys>;
+
+    /// What the database knows about the work on it.
+    #[cfg(feature = "page")]
+    fn insight(&self) -> Arc<dyn semel_core::Insight>;
+
+    /// The dead letters of a consumer, for its operators.
+    fn letters(&self, consumer: &str) -> Box<dyn AdminStore>;
 
     /// The outbox, or the mapped table, for the operators of a pipeline.
     fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore>;
@@ -392,6 +400,15 @@ macro_rules! implement_database {
 
             fn keys(&self) -> Arc<dyn Keys> {
                 Arc::new(self.keys())
+            }
+
+            #[cfg(feature = "page")]
+            fn insight(&self) -> Arc<dyn semel_core::Insight> {
+                Arc::new(self.clone())
+            }
+
+            fn letters(&self, consumer: &str) -> Box<dyn AdminStore> {
+                Box::new(LettersAdmin::new(self.letters(), consumer))
             }
 
             fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore> {

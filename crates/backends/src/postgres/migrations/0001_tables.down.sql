@@ -13,7 +13,7 @@ drop view semel.readable;
 drop view semel.deletable;
 drop function semel.passed_before(timestamptz);
 drop table semel.outbox, semel.cursor, semel.passage, semel.parked, semel.inbox, semel.keys,
-    semel.mapped, semel.mapped_parked, semel.member, semel.share;
+    semel.mapped, semel.mapped_parked, semel.member, semel.share, semel.audit;
 drop function semel.check_event();
 drop sequence semel.key_tokens;
 drop function semel.share_of(text, text, integer);

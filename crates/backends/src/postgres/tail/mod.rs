@@ -34,6 +34,7 @@ use super::types::Snapshot;
 pub use self::publication::publication_sql;
 pub(super) use self::publication::{publication_sql_for, publish_sql};
 pub(super) use self::refusal::behind_a_pooler;
+pub(super) use self::session::slot_prefix;
 
 /// Whether a source hears of commits from the log.
 ///

@@ -142,7 +142,7 @@ fn slot_name(pipeline: &str) -> String {
 }
 
 /// How the names of all slots of a pipeline begin, and no others: readable, and told apart.
-pub(super) fn slot_prefix(pipeline: &str) -> String {
+pub(in crate::postgres) fn slot_prefix(pipeline: &str) -> String {
     const READABLE: usize = 20;
     const DIGITS: usize = 8;
     let readable = |c: char| match c.to_ascii_lowercase() {

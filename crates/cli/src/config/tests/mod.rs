@@ -54,7 +54,7 @@ fn the_smallest_file_is_enough() {
     assert_eq!((&*pipeline.name, &*pipeline.sinks[0].name), ("orders", "out"));
     assert_eq!(pipeline.source.url.reveal(), "sqlite://shop.db");
     let settings = &pipeline.settings;
-    assert_eq!((settings.batch_events, settings.in_flight_events), (100, 1000));
+    assert_eq!((settings.batch_events, settings.in_flight_events), (500, 1000));
     assert_eq!(settings.poll_interval, Duration::from_millis(100));
     assert_eq!((&settings.schedule, settings.on_dead), (&Schedule::broker(), OnDead::ParkLane));
     assert_eq!(config.retention, None);
@@ -301,8 +301,9 @@ fn mistakes_of_what_is_seldom_said_say_what_to_write() {
         ),
         (more("limits = 3"), "f:9  [pipeline.orders] has no key \"limits\""),
         (
-            more("[limits]\nin_flight_events = 50"),
-            "f:7  [pipeline.orders] from: its batch of 100 is more than in_flight_events = 50",
+            SMALLEST.replace("[sink.out]", "batch = 100\n[sink.out]")
+                + "[limits]\nin_flight_events = 50",
+            "f:8  [pipeline.orders] from: its batch of 100 is more than in_flight_events = 50",
         ),
         (
             more("[limits]\npayload = 1024"),
@@ -500,4 +501,42 @@ url = \"https://example.com/${{PATH:-x}}\"
             assert!(!lines.is_empty());
         }
     });
+}
+
+#[cfg(feature = "page")]
+#[test]
+fn the_page_is_for_this_machine_unless_it_asks_who_one_is() {
+    let http = |more: &str| parse(&format!("{SMALLEST}[http]\n{more}"));
+    let usual = http("").unwrap().http.unwrap();
+    assert_eq!(usual.listen.to_string(), "127.0.0.1:9464");
+    assert!(usual.access.is_open());
+    let olga = "[http.access.olga]\nrole = \"operator\"\n";
+    let token = "token = \"a token that is long enough\"\n";
+    let hash = "a".repeat(64);
+    for proof in [token.to_owned(), format!("token_sha256 = \"{hash}\"\n")] {
+        let config = http(&format!("listen = \"0.0.0.0:80\"\n{olga}{proof}")).unwrap();
+        let access = config.http.unwrap().access;
+        let shown = format!("{access:?}");
+        assert!(shown.contains("olga") && shown.contains("Operator"), "{shown}");
+        assert!(!shown.contains("long enough") && !access.is_open());
+    }
+    let cases = [
+        (
+            "listen = \"0.0.0.0:80\"\n".to_owned(),
+            "f:10  [http] listen: other machines could reach it",
+        ),
+        ("listen = \"nowhere\"\n".into(), "such as 127.0.0.1:9464"),
+        ("[http.access.olga]\n".into(), "role: is needed"),
+        (olga.into(), "token: is needed"),
+        (format!("{olga}token = \"short\"\n"), "openssl rand -hex 32"),
+        (format!("{olga}token_sha256 = \"12\"\n"), "sha256sum"),
+        (format!("{olga}{token}token_sha256 = \"{hash}\"\n"), "not both"),
+        (format!("[http.access.olga]\nrole = \"root\"\n{token}"), "is not known"),
+        ("host = \"x\"\n".into(), "hosts"),
+    ];
+    for (more, expected) in cases {
+        let found = mistakes(&format!("{SMALLEST}[http]\n{more}"));
+        assert!(found.iter().any(|one| one.contains(expected)), "{more}: {found:?}");
+        assert!(!format!("{found:?}").contains("long enough"), "{found:?}");
+    }
 }
