@@ -218,6 +218,15 @@ pub(super) fn read_pipeline(
         section.wrong("from", &why);
     }
     let team = team?;
+    check_team(section, team, &source);
+    let name = section.name().to_owned();
+    // Known when everything has been read.
+    let fingerprint = 0;
+    Some(Pipeline { name, source, sinks, routing, settings, team, alert, fingerprint })
+}
+
+/// Not every source can be divided.
+fn check_team(section: &Section<'_>, team: Team, source: &Source) {
     if team.coordination != Coordination::Leader {
         if source.mapping.is_some() {
             section
@@ -233,10 +242,6 @@ pub(super) fn read_pipeline(
             section.wrong("coordination", &why);
         }
     }
-    let name = section.name().to_owned();
-    // Known when everything has been read.
-    let fingerprint = 0;
-    Some(Pipeline { name, source, sinks, routing, settings, team, alert, fingerprint })
 }
 
 /// `to = "out"`, or several: `to = ["out", "audit"]`.
