@@ -42,8 +42,8 @@ fn pictures() {
         sleep(Duration::from_secs(1));
         browser.picture(&folder.join(format!("page-{name}.png")));
     };
-    take("overview", "overview", "the last half hour", 860, 1280, "light");
-    take("overview-dark", "overview", "the last half hour", 860, 1280, "dark");
+    take("overview", "overview", "the last half hour", 940, 1280, "light");
+    take("overview-dark", "overview", "the last half hour", 940, 1280, "dark");
     take("events", "events", "OrderPlaced", 760, 1280, "light");
     take("dead", "dead", "Parked aggregates", 640, 1280, "light");
     take("narrow", "dead", "Parked aggregates", 800, 360, "light");
