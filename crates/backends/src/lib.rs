@@ -24,6 +24,8 @@ pub mod aws;
 mod coordination;
 #[cfg(any(feature = "mysql", feature = "nats", feature = "postgres", feature = "redis"))]
 mod crypto;
+#[cfg(any(feature = "aws", feature = "nats"))]
+mod intake;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
@@ -54,7 +56,16 @@ pub mod redis;
 pub mod sqlite;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod statement;
-#[cfg(feature = "mysql")]
+#[cfg(any(
+    feature = "aws",
+    feature = "kafka",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
+#[allow(dead_code, reason = "not every broker needs all of it")]
+mod subscription;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod tailing;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod watermark;

@@ -27,6 +27,14 @@ pub trait InboxProbe: Probe {
 
     /// How many effects are committed.
     fn effects(&self) -> impl Future<Output = u64> + Send;
+
+    /// Whether ids stay until [`forget`](InboxStore::forget) is called.
+    ///
+    /// # Errors
+    /// Why not.
+    fn keeps_ids(&self) -> Ran {
+        Ok(())
+    }
 }
 
 /// One test per scenario of the [`InboxStore`](semel_core::InboxStore) contract, for an
@@ -245,6 +253,7 @@ pub async fn concurrent_messages_all_take_effect<P: InboxProbe>(probe: &Arc<P>) 
 
 /// Ids recorded longer ago than `age`, by the store's clock, are forgotten; others are not.
 pub async fn old_ids_are_forgotten_and_young_ones_kept<P: InboxProbe>(probe: &Arc<P>) -> Ran {
+    probe.keeps_ids()?;
     let (old, young) = (EventId::now(), EventId::now());
     record(&**probe, "payments", old).await;
     record(&**probe, "stock", old).await;
@@ -259,6 +268,7 @@ pub async fn old_ids_are_forgotten_and_young_ones_kept<P: InboxProbe>(probe: &Ar
 
 /// One call forgets at most `limit`, so that clean-up never holds anybody up.
 pub async fn at_most_the_limit_is_forgotten<P: InboxProbe>(probe: &Arc<P>) -> Ran {
+    probe.keeps_ids()?;
     for _ in 0..7 {
         record(&**probe, "payments", EventId::now()).await;
     }
@@ -271,6 +281,7 @@ pub async fn at_most_the_limit_is_forgotten<P: InboxProbe>(probe: &Arc<P>) -> Ra
 
 /// A message that comes again after that takes effect again.
 pub async fn what_was_forgotten_takes_effect_again<P: InboxProbe>(probe: &Arc<P>) -> Ran {
+    probe.keeps_ids()?;
     let id = EventId::now();
     once(probe, "payments", id, b"first").await;
     probe.pass(P::TICK * 2).await;

@@ -5,6 +5,7 @@
 //! |---|---|---|
 //! | [`OutboxWriter`](semel_core::OutboxWriter) | [`outbox`] | [`outbox_suite!`](crate::outbox_suite) |
 //! | [`Source`](semel_core::Source) | [`source`] | [`source_suite!`](crate::source_suite) |
+//! | [`Source`](semel_core::Source) of a broker, beside that | [`subscription`] | [`subscription_suite!`](crate::subscription_suite) |
 //! | [`Sink`](semel_core::Sink) | [`sink`] | [`sink_suite!`](crate::sink_suite) |
 //! | [`InboxStore`](semel_core::InboxStore) | [`inbox`] | [`inbox_suite!`](crate::inbox_suite) |
 //! | [`DeadLetters`](semel_core::DeadLetters), [`Marks`](semel_core::Marks) | [`letters`] | [`letters_suite!`](crate::letters_suite) |
@@ -23,6 +24,7 @@ pub mod letters;
 pub mod outbox;
 pub mod sink;
 pub mod source;
+pub mod subscription;
 
 /// Makes a module with one test per scenario. For the suite macros.
 #[doc(hidden)]
@@ -61,6 +63,7 @@ mod tests {
             include_str!("source/storm.rs"),
             include_str!("source/waiting.rs"),
         ],
+        &[include_str!("subscription.rs")],
         &[include_str!("sink.rs")],
         &[include_str!("inbox.rs")],
         &[include_str!("letters.rs")],
