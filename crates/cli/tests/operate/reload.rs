@@ -29,6 +29,28 @@ fn a_relay_goes_over_to_a_new_configuration_and_loses_nothing() {
     relay.signal("TERM");
 }
 
+/// Each time it goes over while the last one may still be ending.
+#[test]
+fn one_change_after_another_loses_and_repeats_nothing() {
+    let shop = Shop::new();
+    let right = shop.read("semel.toml");
+    let relay = shop.relay();
+    shop.wait_until("started", || shop.read("log").contains("relay started"));
+    for round in 0..6 {
+        shop.insert("1", &format!("E{round}"));
+        let line = if round % 2 == 0 { "key = \"{aggregate_id}\"\n" } else { "" };
+        shop.write_config(&format!("{right}{line}"));
+        relay.signal("HUP");
+        let times = || shop.read("log").matches("the new configuration holds").count();
+        shop.wait_until("it holds", || times() == round + 1);
+    }
+    shop.insert("1", "Last");
+    shop.wait_until("the last one comes", || shop.read("events.ndjson").contains("Last"));
+    let types: Vec<_> =
+        shop.published().iter().map(|one| one["event_type"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(types, ["E0", "E1", "E2", "E3", "E4", "E5", "Last"], "in order, each once");
+}
+
 #[test]
 fn a_wrong_configuration_is_refused_and_the_old_one_goes_on() {
     let shop = Shop::new();
