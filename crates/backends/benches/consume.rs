@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use semel_backends::once::OrAlreadyApplied;
 use semel_backends::postgres::{PgPool, Postgres, PostgresConfig, PostgresStore, Transaction};
 use semel_core::marks::apply_if_version;
-use semel_core::{Event, EventId, HandlerError, InboxStore, Message, Sink};
+use semel_core::{Event, EventId, HandlerError, Message, Sink};
 use semel_relay::{Consumer, Handler, handler_fn};
 
 type Outcomes<T> = Result<T, Box<dyn Error>>;
@@ -120,30 +120,22 @@ async fn by_hand(store: &PostgresStore, strategy: Strategy, batch: &[Message]) -
                 inserted.or_already_applied("unique_payments_pkey").map_err(|e| e.to_string())?;
             }
             Strategy::Version => {
-                let (event, marks) = (message.event.clone(), store.marks());
+                let (message, marks) = (message.clone(), store.marks());
+                let event = &message.event;
                 let (scope, version) = (event.lane().scope(), event.sequence().unwrap_or(0));
                 let done = apply_if_version(&marks, &mut tx, "prices", &scope, version, |tx| {
                     Box::pin(async move {
-                        row(PLAIN, message).execute(&mut **tx).await?;
-                        Ok::<_, Wrong>(Default::default())
+                        row(PLAIN, &message).execute(&mut **tx).await?;
+                        Ok::<_, HandlerError>(Default::default())
                     })
                 });
-                done.await.map_err(|Wrong(error)| error)?;
+                done.await.map_err(|error| error.to_string())?;
             }
             _ => drop(row(PLAIN, message).execute(&mut *tx).await?),
         }
     }
     tx.commit().await?;
     Ok(true)
-}
-
-/// Any error.
-struct Wrong(Box<dyn Error + Send + Sync>);
-
-impl<E: Error + Send + Sync + 'static> From<E> for Wrong {
-    fn from(error: E) -> Self {
-        Self(Box::new(error))
-    }
 }
 
 fn insert() -> impl Handler<Tx> {

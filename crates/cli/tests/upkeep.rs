@@ -352,7 +352,7 @@ fn dead_letters_of_a_consumer_are_listed_retried_and_discarded() {
     let arguments = [&["dead", "discard", &third], &of_payments[..]].concat();
     assert_eq!(shop.json(&arguments)["discarded"], 1);
     assert_eq!(shop.json(&with(&["dead", "retry", "--all", "--dry-run"]))["retried"], 2);
-    assert_eq!(shop.json(&with(&["dead", "retry", "--all"]))["retried"], 2);
+    assert_eq!(shop.json(&with(&["dead", "retry", "--all", "--yes"]))["retried"], 2);
     let report = consume(&shop, &broker, true);
     assert_eq!((report.published, report.dead), (3, 0));
     assert_eq!(run("SELECT lane FROM charged ORDER BY lane"), "1 1 3");

@@ -58,10 +58,7 @@ impl Desk {
         let (Some(consumer), Some(url)) = (&options.consumer, &options.database) else {
             return Self::open(&options.pipeline).await;
         };
-        let option = DatabaseOption { url: url.clone() };
-        let database = connect(&option, Missing::Refuse, EFFECT).await?;
-        let problem = |failure| database_problem(&option, failure, EFFECT);
-        database.tables().await.and_then(|tables| tables.check()).map_err(problem)?;
+        let (database, _) = open_inbox(url).await?;
         let (store, place) = (database.letters(consumer), format!("consumer {consumer}"));
         Ok(Self { store, database, place })
     }
