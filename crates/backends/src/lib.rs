@@ -65,7 +65,7 @@ pub mod statement;
 ))]
 #[allow(dead_code, reason = "not every broker needs all of it")]
 mod subscription;
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod tailing;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod watermark;

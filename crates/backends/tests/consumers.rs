@@ -143,7 +143,7 @@ macro_rules! consumers {
                 let Some(database) = $fresh else { return };
                 let (store, broker) = (database.store.clone(), MemoryBroker::new());
                 run(&store, TABLE).await;
-                run(&store, "insert into payments values (1, 1)").await;
+                run(&store, "insert into payments values (1, 100)").await;
                 run(&store, "insert into payments values (99, 2)").await;
                 publish(&broker, &[order(1), order(3)]).await;
                 let builder = || {

@@ -66,6 +66,7 @@
 //! - `axum`: the whole path of a nested router is part of the key, and [`Attempt`] is an extractor.
 //!   Without it, a layer *inside* a nested router does not see the prefix that was cut off.
 //! - `client`: module `client`, a reqwest client that repeats a call under one key.
+//! - `encryption`: `Encrypted`, around any store: results that nobody reads who has only the store.
 //! - `proxy`: module `proxy`, the same in front of a service in any language.
 
 mod attempt;
@@ -75,6 +76,8 @@ mod capture;
 mod claim;
 #[cfg(feature = "client")]
 pub mod client;
+#[cfg(feature = "encryption")]
+mod encryption;
 mod engine;
 #[cfg(feature = "axum")]
 mod extract;
@@ -99,6 +102,8 @@ mod verdict;
 pub use attempt::Attempt;
 pub use body::Body;
 pub use claim::IdempotencyClaim;
+#[cfg(feature = "encryption")]
+pub use encryption::{Encrypted, EncryptionKeys};
 pub use key::IdempotencyKey;
 pub use layer::IdempotencyLayer;
 pub use policy::{Covers, Policy};

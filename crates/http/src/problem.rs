@@ -256,10 +256,9 @@ impl Problem {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_problem_is_documented_with_its_status() {
+    fn all() -> [Problem; 16] {
         let operation = ScopedKey::new(&["k"]);
-        let all = [
+        [
             Problem::KeyMissing,
             Problem::KeyInvalid(String::new()),
             Problem::CallerUnknown,
@@ -270,27 +269,81 @@ mod tests {
             Problem::NotUnary(""),
             Problem::KeyReused,
             Problem::InProgress,
-            Problem::NotRetained { operation, status: None },
+            Problem::NotRetained { operation, status: Some(StatusCode::CREATED) },
             Problem::OutcomeUnknown { operation },
             Problem::NotCommitted,
             Problem::StoreUnavailable,
             Problem::Interrupted,
             Problem::HandlerPanicked,
-        ];
+        ]
+    }
+
+    fn fragment() -> Value {
+        serde_json::from_str(OPENAPI).unwrap()
+    }
+
+    #[test]
+    fn every_problem_is_documented_with_its_status() {
         let docs = include_str!("problem.rs");
-        let fragment: Value = serde_json::from_str(OPENAPI).unwrap();
-        for problem in &all {
+        for problem in all() {
             let (name, status, _) = problem.facts();
             let heading = format!("//! # {name}\n//! `{status}`");
             assert!(docs.contains(&heading), "no section {heading:?}");
-            if matches!(problem, Problem::NotUnary(_)) {
-                continue;
-            }
-            let response = &fragment["components"]["responses"][format!("Idempotency{status}")];
-            let description = response["description"].as_str().unwrap();
-            assert!(description.contains(name), "{name} is not in the OpenAPI fragment");
         }
         let sections = docs.lines().filter(|line| line.starts_with("//! # ")).count();
-        assert_eq!(sections, all.len());
+        assert_eq!(sections, all().len());
+    }
+
+    #[test]
+    fn the_openapi_fragment_has_every_problem_of_http_and_no_other_response() {
+        let fragment = fragment();
+        let responses = fragment["components"]["responses"].as_object().unwrap();
+        let mut described = std::collections::BTreeSet::new();
+        for problem in all().iter().filter(|it| !matches!(it, Problem::NotUnary(_))) {
+            let (name, status, _) = problem.facts();
+            let response = &responses[&format!("Idempotency{status}")];
+            let description = response["description"].as_str().unwrap();
+            assert!(description.contains(name), "{name} is not in the OpenAPI fragment");
+            let can_be_repeated = response["headers"]["Retry-After"].is_object();
+            assert!(can_be_repeated || !problem.is_worth_repeating(), "{name}");
+            described.insert(status);
+        }
+        assert_eq!(responses.len(), described.len());
+    }
+
+    #[test]
+    fn every_document_is_as_the_openapi_fragment_says() {
+        let schema = &fragment()["components"]["schemas"]["IdempotencyProblem"];
+        for problem in all() {
+            let (name, status, _) = problem.facts();
+            let document = problem.problem_json(status, "https://shop.example/errors#x");
+            for required in schema["required"].as_array().unwrap() {
+                assert!(document.get(required.as_str().unwrap()).is_some(), "{name}: {required}");
+            }
+            for (member, value) in document.as_object().unwrap() {
+                let expected = &schema["properties"][member]["type"];
+                let found = if value.is_u64() { "integer" } else { "string" };
+                assert_eq!(expected, found, "{name}: {member}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_reference_of_the_openapi_fragment_leads_somewhere() {
+        fn check(value: &Value, root: &Value) -> usize {
+            let inner = match value {
+                Value::Object(members) => members.values().map(|it| check(it, root)).sum(),
+                Value::Array(items) => items.iter().map(|it| check(it, root)).sum(),
+                _ => 0,
+            };
+            let Some(reference) = value.get("$ref") else { return inner };
+            let pointer = reference.as_str().unwrap().strip_prefix('#').unwrap();
+            assert!(root.pointer(pointer).is_some(), "{reference}");
+            inner + 1
+        }
+        assert!(check(&fragment(), &fragment()) > 8);
+        for name in ["IdempotentReplayed", "IdempotencyStatus"] {
+            assert!(fragment()["components"]["headers"][name].is_object());
+        }
     }
 }

@@ -152,6 +152,44 @@ async fn shop_on(store: Arc<dyn IdempotencyStore>, policy: Policy, bank: Bank) -
     Shop { bank, channel: channel.connect().await.unwrap(), layer }
 }
 
+/// The same bank, without a layer, behind a proxy that has it.
+#[cfg(feature = "proxy")]
+async fn shop_behind_a_proxy() -> Shop {
+    use semel_http::proxy::{Proxy, Upstream};
+
+    let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let upstream = Upstream::new(&format!("http://{}", incoming.local_addr().unwrap())).unwrap();
+    let bank = Bank::default();
+    tokio::spawn(Server::builder().add_service(bank.clone()).serve_with_incoming(incoming));
+    let layer = IdempotencyLayer::new(Arc::new(MemoryKeys::new()), policy());
+    let proxy = Proxy::new(upstream.http2(), layer.clone());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let channel = format!("http://{}", listener.local_addr().unwrap());
+    let grace = Duration::from_secs(1);
+    tokio::spawn(async move { proxy.serve(listener, std::future::pending(), grace).await });
+    let channel = Channel::from_shared(channel).unwrap().connect().await.unwrap();
+    Shop { bank, channel, layer }
+}
+
+#[cfg(feature = "proxy")]
+#[tokio::test]
+async fn a_proxy_does_the_same() {
+    let shop = shop_behind_a_proxy().await;
+    let first = shop.pay(Some("k"), "rent").await.unwrap();
+    let retry = shop.pay(Some("k"), "rent").await.unwrap();
+    assert_eq!((retry.get_ref(), is_replay(retry.metadata())), (first.get_ref(), true));
+    for replay in [false, true] {
+        let status = shop.pay(Some("missing"), "5").await.unwrap_err();
+        assert_eq!((status.code(), is_replay(status.metadata())), (Code::NotFound, replay));
+        assert_eq!(status.message(), "100 % of run 2");
+    }
+    let refused = refusal(shop.pay(Some("k"), "other").await);
+    assert_eq!(refused, (Code::FailedPrecondition, "key-reused".to_owned()));
+    assert_eq!((shop.watch("stream", 9).await.unwrap(), shop.runs()), (9, 3));
+    shop.pay(None, "rent").await.unwrap();
+    assert_eq!(shop.runs(), 4);
+}
+
 fn policy() -> Policy {
     Policy::grpc(Scope::single_tenant())
         .max_response_bytes(5000)

@@ -71,6 +71,14 @@ impl PostgresStore {
         Self::new(pool, Arc::new(SystemClock), Way::Direct, DEFAULT_LOG_BUDGET)
     }
 
+    /// The same database, whose sources may hold back another amount of log; see
+    /// [`PostgresConfig::log_budget`](super::PostgresConfig::log_budget).
+    #[must_use]
+    pub fn with_log_budget(mut self, bytes: u64) -> Self {
+        self.log_budget = bytes;
+        self
+    }
+
     /// Whether there is a pooler between here and the server.
     #[must_use]
     pub fn is_pooled(&self) -> bool {

@@ -40,7 +40,7 @@ async fn missing_tables_say_what_to_run() {
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-SCHEMA-MISSING"));
     assert_eq!(failure.fix(), Some("run `semel migrate up --database URL`"));
     let status = database.store.status().await.unwrap();
-    assert_eq!((status.present, status.latest, status.is_current()), (0, 1, false));
+    assert_eq!((status.present, status.latest, status.is_current()), (0, 2, false));
 
     let mut tx = database.store.begin().await.unwrap();
     let error = database.store.outbox().append(&mut tx, event()).await.unwrap_err();

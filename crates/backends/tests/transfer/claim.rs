@@ -11,7 +11,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use semel_backends::sqlite::{Sqlite, SqliteStore, Transaction};
-use semel_http::{IdempotencyClaim, IdempotencyLayer, Policy, Scope};
+use semel_core::Secret;
+use semel_http::{Encrypted, EncryptionKeys, IdempotencyClaim, IdempotencyLayer, Policy, Scope};
 use tower::ServiceExt;
 
 use crate::sqlite::Database;
@@ -247,4 +248,35 @@ async fn an_answer_too_large_to_keep_is_given_once_and_never_run_again() {
     let retry = shop.post().await;
     assert!(retry.status == 409 && retry.body.contains("not-retained"), "{retry:?}");
     assert_eq!(shop.orders().await, (vec![], 1));
+}
+
+/// Nothing of the answer is in the file, and the claim is completed in the transaction all the same.
+#[tokio::test]
+async fn an_encrypted_answer_is_committed_and_replayed() {
+    let database = Database::new().await;
+    let secret = Secret::new("5zTqXwQ1pJx0V8hY3y4a6c7d8e9f0A1B2C3D4E5F6G8=");
+    let keys = Encrypted::new(database.store.keys(), EncryptionKeys::parse(&secret).unwrap());
+    let (store, own) = (database.store.clone(), keys.clone());
+    let handler = async move |claim: IdempotencyClaim| {
+        let mut tx = store.begin().await.unwrap();
+        let response = "the balance is 42".into_response();
+        let response = claim.complete_in(&own, &mut tx, response).await.unwrap();
+        tx.commit().await.unwrap();
+        response.into_response()
+    };
+    let layer = IdempotencyLayer::new(Arc::new(keys), Policy::ietf(Scope::single_tenant()));
+    let app = Router::new().route("/", post(handler)).layer(layer);
+    let file = database.file();
+    let shop = Shop { database, app, runs: Arc::default() };
+    for is_replay in [false, true] {
+        let answer = Answer { status: 200, body: "the balance is 42".into(), is_replay };
+        assert_eq!(shop.post().await, answer);
+    }
+    let folder = std::fs::read_dir(file.parent().unwrap()).unwrap();
+    let mut bytes = Vec::new();
+    for part in folder {
+        bytes.extend(std::fs::read(part.unwrap().path()).unwrap());
+    }
+    assert!(bytes.windows(10).any(|part| part == b"semel_keys"));
+    assert!(!bytes.windows(7).any(|part| part == b"balance"));
 }

@@ -181,6 +181,11 @@ pub(crate) struct TablesOptions {
     /// are old; PostgreSQL only
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub(crate) partitioned: Option<Duration>,
+
+    /// Make the replication slot that keeps events which are written as messages into the log;
+    /// PostgreSQL only
+    #[arg(long)]
+    pub(crate) messages: bool,
 }
 
 fn parse_span(text: &str) -> Result<Duration, String> {

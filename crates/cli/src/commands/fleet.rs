@@ -166,7 +166,7 @@ impl Fleet {
         let database = open(&pipeline).await.map_err(problem)?;
         #[cfg(feature = "page")]
         let view = View::of(&pipeline, &database);
-        let connected = connect(pipeline, database, retention, &mut self.upkeep).await;
+        let connected = connect(pipeline, database, retention, self.drain, &mut self.upkeep).await;
         let (group, upkeep) = connected.map_err(problem)?;
         Ok(Ready {
             name,

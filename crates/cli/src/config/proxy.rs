@@ -7,7 +7,7 @@ use std::time::Duration;
 use semel_core::Secret;
 use semel_core::idempotency::AfterCrash;
 use semel_http::proxy::PathPattern;
-use semel_http::{Covers, IdempotencyKey, Policy, Scope};
+use semel_http::{Covers, EncryptionKeys, IdempotencyKey, Policy, Scope};
 
 use super::document::Document;
 use super::{SECTIONS, Section};
@@ -24,6 +24,7 @@ pub(crate) struct ProxyFile {
     pub(crate) timeout: Option<Duration>,
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) store: Option<Secret>,
+    pub(crate) encryption_keys: Option<EncryptionKeys>,
     pub(crate) scope: Option<Scope>,
     pub(crate) observe: Option<bool>,
     pub(crate) grace: Option<Duration>,
@@ -73,6 +74,7 @@ enum Need {
 enum Profile {
     Ietf,
     Stripe,
+    Grpc,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +114,7 @@ fn read_proxy(section: &mut Section<'_>) -> Option<ProxyFile> {
         timeout: section.duration("timeout", SECOND / 100..=DAY),
         connect_timeout: section.duration("connect_timeout", SECOND / 100..=60 * SECOND),
         store: section.secret("store"),
+        encryption_keys: encryption_keys(section),
         scope,
         observe: section.boolean("observe"),
         grace: section.duration("grace", Duration::ZERO..=DAY),
@@ -132,10 +135,11 @@ fn read_keys(section: &mut Section<'_>) -> KeyOptions {
         [("optional", Need::Optional), ("required", Need::Required), ("ignored", Need::Ignored)];
     let formats =
         [("any", KeyFormat::Any), ("quoted", KeyFormat::Quoted), ("uuid", KeyFormat::Uuid)];
+    let profiles = [("ietf", Profile::Ietf), ("stripe", Profile::Stripe), ("grpc", Profile::Grpc)];
     let crashes = [("run_again", AfterCrash::RunAgain), ("uncertain", AfterCrash::Uncertain)];
     KeyOptions {
         key: section.choice("key", &needs),
-        profile: section.choice("profile", &[("ietf", Profile::Ietf), ("stripe", Profile::Stripe)]),
+        profile: section.choice("profile", &profiles),
         methods: parsed(section, "methods", |word| word.to_ascii_uppercase().parse().ok()),
         key_headers: parsed(section, "key_headers", |word| word.parse().ok()),
         key_format: section.choice("key_format", &formats),
@@ -167,6 +171,13 @@ pub(crate) fn parse_scope(text: &str) -> Result<Scope, String> {
             "{text:?} is no scope; write \"header:Authorization\" or \"single-tenant\""
         )),
     }
+}
+
+fn encryption_keys(section: &mut Section<'_>) -> Option<EncryptionKeys> {
+    const NAME: &str = "encryption_keys";
+    let secret = section.secret(NAME)?;
+    let keys = EncryptionKeys::parse(&secret);
+    keys.map_err(|failure| section.wrong(NAME, &failure.to_string())).ok()
 }
 
 fn address(section: &mut Section<'_>, key: &str) -> Option<SocketAddr> {
@@ -224,6 +235,7 @@ impl KeyOptions {
         }
         let mut policy = match self.profile {
             Some(Profile::Stripe) => Policy::stripe(scope),
+            Some(Profile::Grpc) => Policy::grpc(scope),
             Some(Profile::Ietf) | None => Policy::ietf(scope),
         };
         policy = match self.key_format {

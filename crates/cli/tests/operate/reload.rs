@@ -23,7 +23,7 @@ fn a_relay_goes_over_to_a_new_configuration_and_loses_nothing() {
     let (before, after) = (shop.published(), lines(&shop.read("other.ndjson")));
     let mut types: Vec<_> = before.iter().chain(&after).map(|one| &one["event_type"]).collect();
     assert_eq!(types.len(), 201, "each once");
-    types.sort_by_key(|name| name.to_string());
+    types.sort_by_key(ToString::to_string);
     types.dedup();
     assert_eq!(types.len(), 201);
     relay.signal("TERM");

@@ -161,7 +161,7 @@ fn a_file_that_is_not_there_says_who_writes_it() {
 }
 
 /// The smallest configuration with these lines in it, and the variable if it is one.
-fn configuration<'l>(place: In, lines: &'l str) -> (String, Option<(&'l str, &'l str)>) {
+fn configuration(place: In, lines: &str) -> (String, Option<(&str, &str)>) {
     let mut url = "url = 'sqlite://shop.db'";
     let mut sink = "type = 'file'\npath = 'events.ndjson'";
     let mut to = "to = 'out'";

@@ -1,5 +1,6 @@
 //! The [`IdempotencyStore`] contract.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -113,6 +114,45 @@ pub trait IdempotencyStore: Send + Sync {
     /// # Errors
     /// `Unavailable` when the store cannot be reached.
     async fn forget_expired(&self, limit: usize) -> Result<usize, Failure>;
+}
+
+#[async_trait]
+impl<S: IdempotencyStore + ?Sized> IdempotencyStore for Arc<S> {
+    async fn claim(
+        &self,
+        key: &ScopedKey,
+        fingerprint: &Fingerprint,
+        lease: Duration,
+    ) -> Result<Claim, Failure> {
+        (**self).claim(key, fingerprint, lease).await
+    }
+
+    async fn complete(
+        &self,
+        key: &ScopedKey,
+        token: Token,
+        record: Record,
+        keep: Duration,
+    ) -> Result<Holding, Failure> {
+        (**self).complete(key, token, record, keep).await
+    }
+
+    async fn renew(
+        &self,
+        key: &ScopedKey,
+        token: Token,
+        lease: Duration,
+    ) -> Result<Holding, Failure> {
+        (**self).renew(key, token, lease).await
+    }
+
+    async fn release(&self, key: &ScopedKey, token: Token) -> Result<Holding, Failure> {
+        (**self).release(key, token).await
+    }
+
+    async fn forget_expired(&self, limit: usize) -> Result<usize, Failure> {
+        (**self).forget_expired(limit).await
+    }
 }
 
 /// The answer to a claim.

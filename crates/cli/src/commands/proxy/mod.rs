@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::{Failure, IdempotencyStore};
-use semel_http::IdempotencyLayer;
 use semel_http::proxy::{Ended, Proxy};
+use semel_http::{Encrypted, IdempotencyLayer};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -31,8 +31,11 @@ pub(crate) async fn run(options: &ProxyOptions) -> Result<Exit, Problem> {
     let _logging = Logging::start()?;
     let store = connect_keys(settings.store.reveal()).await;
     let place = shown(settings.store.reveal());
-    let store: Arc<dyn IdempotencyStore> =
+    let mut store: Arc<dyn IdempotencyStore> =
         store.map_err(|failure| Problem::new(failure, place, EFFECT))?;
+    if let Some(keys) = settings.encryption_keys.clone() {
+        store = Arc::new(Encrypted::new(store, keys));
+    }
     let (listener, admin) = (bind(settings.listen).await?, bind(settings.admin).await?);
     let metrics =
         counting::install().map_err(|failure| Problem::new(failure, "this process", EFFECT))?;
