@@ -8,11 +8,13 @@
 //! | `D` | `1` and the result, or `0` | it took effect |
 //! | `H` | the error | a command failed after others had taken effect |
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use redis::{Arg, Cmd, RedisError, Value};
 use semel_core::inbox::{InboxStore, Seen};
 use semel_core::{EventId, Failure};
@@ -103,6 +105,10 @@ impl RedisInbox {
         self
     }
 
+    fn name(&self, consumer: &str, id: EventId) -> String {
+        format!("{}semel:inbox:{consumer}:{id}", self.config.key_prefix)
+    }
+
     fn limit(&self) -> Duration {
         self.config.timeout.min(PATIENCE)
     }
@@ -122,6 +128,54 @@ impl RedisInbox {
             }
             answer => answer,
         }
+    }
+
+    /// Takes a lock, and waits for it while another has it.
+    async fn lock(&self, tx: &mut RedisTx, name: &str) -> Result<Seen, Failure> {
+        const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+        let (since, mut pause) = (Instant::now(), Duration::from_millis(5));
+        loop {
+            match self.take(&tx.lock, name).await? {
+                Value::Int(1) => {
+                    tx.held.push(Held { name: name.to_owned(), result: None });
+                    return Ok(Seen::First);
+                }
+                Value::Int(0) if since.elapsed() < self.lease => sleep(pause).await,
+                Value::Int(0) => return Err(busy(self.lease)),
+                Value::BulkString(known) => return remembered(&known.into()),
+                _ => return Err(strange_answer("record a message")),
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// The names whose lock was free; nothing, and none is held, when another has one of them.
+    async fn take_all(
+        &self,
+        tx: &mut RedisTx,
+        names: &[String],
+    ) -> Result<Option<HashSet<String>>, Failure> {
+        let answers = join_all(names.iter().map(|name| self.take(&tx.lock, name))).await;
+        let before = tx.held.len();
+        let (mut contended, mut outcome) = (false, Ok(()));
+        for (name, answer) in names.iter().zip(answers) {
+            match answer {
+                Ok(Value::Int(1)) => tx.held.push(Held { name: name.clone(), result: None }),
+                Ok(Value::Int(0)) => contended = true,
+                Ok(Value::BulkString(known)) => {
+                    outcome = outcome.and(remembered(&known.into()).map(drop));
+                }
+                Ok(_) => outcome = Err(strange_answer("record a message")),
+                Err(failure) => outcome = Err(failure),
+            }
+        }
+        outcome?;
+        if contended {
+            let taken = tx.held.split_off(before);
+            self.forgo(&tx.lock, &taken).await;
+            return Ok(None);
+        }
+        Ok(Some(tx.held[before..].iter().map(|held| held.name.clone()).collect()))
     }
 
     /// Lets others have what a transaction had in hand. Where that fails the lease ends it.
@@ -241,25 +295,38 @@ impl InboxStore for RedisInbox {
         consumer: &str,
         id: EventId,
     ) -> Result<Seen, Failure> {
-        const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-        let name = format!("{}semel:inbox:{consumer}:{id}", self.config.key_prefix);
-        if let Some(held) = tx.find(&name) {
-            return Ok(Seen::Duplicate { result: held.result.clone() });
+        let name = self.name(consumer, id);
+        match tx.find(&name) {
+            Some(held) => Ok(Seen::Duplicate { result: held.result.clone() }),
+            None => self.lock(tx, &name).await,
         }
-        let (since, mut pause) = (Instant::now(), Duration::from_millis(5));
-        loop {
-            match self.take(&tx.lock, &name).await? {
-                Value::Int(1) => {
-                    tx.held.push(Held { name, result: None });
-                    return Ok(Seen::First);
+    }
+
+    /// Asks for all locks in one round trip. When another has one of them it gives back what it got
+    /// and takes them one by one in the order of their names: who locks in the same order as all
+    /// others does not wait in a circle.
+    async fn record_all(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &str,
+        ids: &[EventId],
+    ) -> Result<Vec<bool>, Failure> {
+        let mut names: Vec<_> = ids.iter().map(|id| self.name(consumer, *id)).collect();
+        names.sort_unstable();
+        names.dedup();
+        names.retain(|name| tx.find(name).is_none());
+        let mut new: HashSet<String> = if let Some(taken) = self.take_all(tx, &names).await? {
+            taken
+        } else {
+            let mut taken = HashSet::new();
+            for name in names {
+                if self.lock(tx, &name).await? == Seen::First {
+                    taken.insert(name);
                 }
-                Value::Int(0) if since.elapsed() < self.lease => sleep(pause).await,
-                Value::Int(0) => return Err(busy(self.lease)),
-                Value::BulkString(known) => return remembered(&known.into()),
-                _ => return Err(strange_answer("record a message")),
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
+            taken
+        };
+        Ok(ids.iter().map(|id| new.remove(&self.name(consumer, *id))).collect())
     }
 
     async fn store_result(
@@ -269,7 +336,7 @@ impl InboxStore for RedisInbox {
         id: EventId,
         result: Bytes,
     ) -> Result<(), Failure> {
-        let name = format!("{}semel:inbox:{consumer}:{id}", self.config.key_prefix);
+        let name = self.name(consumer, id);
         if let Some(held) = tx.find(&name) {
             held.result = Some(result);
         }

@@ -41,7 +41,7 @@ async fn consume(effects: &str, inbox: RedisInbox, subscription: RedisSubscripti
         let (effects, lane) = (effects.clone(), message.event.aggregate_id.clone());
         Box::pin(async move {
             if lane == "poison" {
-                return Err(Failure::refused("E-TEST", "never"));
+                return Err(Failure::refused("E-TEST", "never").into());
             }
             tx.queue(cmd("HINCRBY").arg(effects).arg(lane).arg(1));
             Ok(Bytes::new())

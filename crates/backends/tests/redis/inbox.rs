@@ -144,6 +144,27 @@ async fn who_waits_too_long_is_told() {
     assert_eq!(inbox.effects().await, 1);
 }
 
+/// Two that record the same messages in opposite order wait for each other, and not in a circle.
+#[tokio::test]
+async fn the_same_messages_at_once_do_not_lock_each_other_out() {
+    let Some(inbox) = Inbox::fresh().await else { return };
+    let half_a_lease = Duration::from_secs(15);
+    for _ in 0..10 {
+        let ids: Vec<_> = (0..20).map(|_| EventId::now()).collect();
+        let backwards: Vec<_> = ids.iter().copied().rev().collect();
+        let consume = async |ids: &[EventId]| {
+            let mut tx = inbox.begin().await;
+            let new = inbox.store.record_all(&mut tx, "payments", ids).await.unwrap();
+            sleep(Duration::from_millis(5)).await;
+            inbox.commit(tx).await.unwrap();
+            new.into_iter().filter(|new| *new).count()
+        };
+        let both = async { tokio::join!(consume(&ids), consume(&backwards)) };
+        let (one, other) = timeout(half_a_lease, both).await.expect("nobody waits for a lease");
+        assert_eq!(one + other, 20);
+    }
+}
+
 #[tokio::test]
 async fn a_first_command_that_fails_leaves_nothing() {
     let Some(inbox) = Inbox::fresh().await else { return };
