@@ -13,7 +13,8 @@ use tokio::time::timeout;
 use super::source::SourceProbe;
 use crate::probe::{Ran, Skip};
 use crate::workload::{
-    Drive, assert_intact, by_lane, delivered_numbers, event, events, eventually, ids, lanes, number,
+    Drive, assert_intact, by_lane, delivered_numbers, event, events, eventually, ids, lanes,
+    number, settlements,
 };
 
 /// How the suite gets at a broker. The source is a member of one group; to commit is to publish
@@ -213,20 +214,20 @@ pub async fn what_is_settled_out_of_order_loses_nothing<P: SubscriptionProbe>(
     while !ids(&again).contains(&open[0].message.event.id) {
         again.extend(drive.batch().await);
     }
-    if !P::CUMULATIVE {
-        assert_eq!(ids(&again), ids(open));
-    }
-    // In its own time the rest of what a cumulative source forgot comes as well.
-    let all: BTreeSet<EventId> = ids(&taken).into_iter().collect();
     drive.deliver(&again).await;
+    // The rest of what a cumulative source forgot comes as well.
     loop {
-        let batch = drive.ask(Limit::default()).await.deliveries;
+        let batch = drive.next_unless_quiet(Limit::default()).await;
         if batch.is_empty() {
             break;
         }
-        assert!(ids(&batch).iter().all(|id| all.contains(id)), "{batch:?}");
         drive.deliver(&batch).await;
+        again.extend(batch);
     }
+    let all = ids(&taken);
+    assert!(ids(&again).iter().all(|id| all.contains(id)), "{again:?}");
+    assert!(P::CUMULATIVE || ids(&again) == ids(open), "{again:?}");
+    drive.reopen().await.expect_nothing().await;
     Ok(())
 }
 
@@ -275,7 +276,6 @@ pub async fn what_a_member_gives_back_comes_to_another_soon<P: SubscriptionProbe
     let taken = leaving.take(20).await;
     leaving.deliver(&taken[..5]).await;
     let mut staying = Drive::open(&**probe).await;
-    staying.ask(Limit::default()).await;
     let began = Instant::now();
     timeout(P::HANDOVER, leaving.source.close()).await.expect("close is quick");
     drop(leaving);
@@ -305,10 +305,12 @@ pub async fn what_is_unsettled_is_bounded<P: SubscriptionProbe>(probe: &Arc<P>) 
     probe.commit_all(&lanes(count as u64)).await;
     let mut drive = Drive::open(&**probe).await;
     let mut taken = Vec::new();
-    for _ in 0..3 {
-        while let Some(batch) = next(&mut drive).await {
-            taken.extend(batch);
+    loop {
+        let batch = drive.next_unless_quiet(Limit::default()).await;
+        if batch.is_empty() {
+            break;
         }
+        taken.extend(batch);
     }
     assert!(!taken.is_empty() && taken.len() <= bound, "{} of {bound}", taken.len());
     drive.deliver(&taken).await;
@@ -322,21 +324,21 @@ pub async fn what_is_unsettled_is_bounded<P: SubscriptionProbe>(probe: &Arc<P>) 
 pub async fn an_outage_is_unavailable_and_passes<P: SubscriptionProbe>(probe: &Arc<P>) -> Ran {
     probe.commit_all(&events("before", 0..5)).await;
     let mut drive = Drive::open(&**probe).await;
-    let taken = drive.take(1).await;
+    let mut taken = drive.take(1).await;
     probe.interrupt().await?;
-    let failure =
-        eventually::<P, _>(async || drive.source.next_batch(Limit::default()).await.err());
+    let failure = eventually::<P, _>(async || {
+        let batch = drive.source.next_batch(Limit::default()).await;
+        batch.map(|batch| taken.extend(batch.deliveries)).err()
+    });
     let failure = failure.await.expect("an outage is noticed");
     assert_eq!(failure.fault(), Fault::Unavailable, "{failure:?}");
     probe.restore().await;
-    let mut seen: BTreeSet<u64> = BTreeSet::new();
-    // Whether the receipt is still good or not: what is settled in vain comes again.
-    let receipts = [(taken[0].receipt, Outcome::Delivered)];
-    let recorded = eventually::<P, _>(async || {
-        drive.source.settle(&crate::workload::settlements(receipts.clone())).await.ok()
-    });
+    // Whether the receipts are still good or not: what is settled in vain comes again.
+    let outcomes = taken.iter().map(|got| (got.receipt, Outcome::Delivered));
+    let outcomes = settlements(outcomes);
+    let recorded = eventually::<P, _>(async || drive.source.settle(&outcomes).await.ok());
     assert!(recorded.await.is_some(), "it can be settled again");
-    seen.extend(delivered_numbers(&taken));
+    let mut seen: BTreeSet<u64> = delivered_numbers(&taken).into_iter().collect();
     probe.commit_all(&events("after", 5..8)).await;
     let all = eventually::<P, _>(async || {
         if let Ok(batch) = drive.source.next_batch(Limit::default()).await {
@@ -372,21 +374,6 @@ async fn work_through<P: SubscriptionProbe>(
     });
     assert!(all.await.is_some(), "{} of {count} came to nobody", missing.len());
     done
-}
-
-/// The next deliveries, unless nothing comes for a while.
-async fn next<P: SubscriptionProbe>(drive: &mut Drive<'_, P>) -> Option<Vec<Delivery>> {
-    let began = Instant::now();
-    loop {
-        let batch = drive.ask(Limit::default()).await.deliveries;
-        if !batch.is_empty() {
-            return Some(batch);
-        }
-        if began.elapsed() >= P::QUIET {
-            return None;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
 
 async fn letters<P: SubscriptionProbe>(probe: &P, count: usize) -> Result<Vec<DeadLetter>, Skip> {
