@@ -193,7 +193,8 @@ where
         let next = poll_fn(|context| body.as_mut().poll_frame(context));
         let frame = match deadline {
             None => next.await,
-            Some(deadline) => match timeout_at(deadline, next).await {
+            // Boxed: with its timer it would make the future of every request larger.
+            Some(deadline) => match Box::pin(timeout_at(deadline, next)).await {
                 Ok(frame) => frame,
                 Err(_) => break,
             },

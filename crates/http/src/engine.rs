@@ -93,7 +93,7 @@ impl Engine {
                 }
                 Step::Refuse(refusal) => return Admission::Refused(refusal),
                 Step::Condemn { token } => return self.condemn(job, token).boxed().await,
-                Step::Wait(pause) => sleep(pause).await,
+                Step::Wait(pause) => Box::pin(sleep(pause)).await,
             }
         }
     }

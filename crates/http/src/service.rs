@@ -115,7 +115,8 @@ impl<S> IdempotencyService<S> {
             Admission::Unavailable(failure) if policy.fail_open => {
                 tracing::warn!(%failure, "the keys cannot be reached: running without protection");
                 tally.is(Outcome::Unprotected);
-                self.run_unprotected(request).await
+                // Boxed, as what is rare elsewhere: it would make every future larger.
+                Box::pin(self.run_unprotected(request)).await
             }
             Admission::Unavailable(failure) => {
                 tracing::error!(%failure, "the keys cannot be reached: request refused");
