@@ -34,6 +34,13 @@ set_up_for_tests() {
   each_server set_up
 }
 
+# What the proxy is measured against.
+set_up_for_bench() {
+  scratch=$(mktemp -d "${TMPDIR:-/tmp}/semel-dev-XXXXXX")
+  missing_of nginx:nginx | install_programs
+  rm -rf "$scratch"
+}
+
 set_up_servers() {
   { missing_of "${reading_programs[@]}" && each_server lacks; } | install_programs
   install_clients || warn "the Python clients cannot be had"

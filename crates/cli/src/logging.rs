@@ -4,6 +4,7 @@
 use std::env;
 use std::io::{self, IsTerminal};
 
+#[cfg(not(feature = "otlp"))]
 use semel_core::Failure;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;

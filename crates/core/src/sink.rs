@@ -151,6 +151,9 @@ pub enum Verdict {
     Failed(Failure),
     /// It was not sent, because an earlier message of its lane failed.
     Behind,
+    /// It failed for good, and the receiver has put it among its own dead letters: the source is
+    /// rid of it. What follows it in its lane is the receiver's affair too.
+    Buried(Failure),
 }
 
 impl From<Result<(), Failure>> for Verdict {

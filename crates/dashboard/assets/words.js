@@ -33,7 +33,7 @@ export const brief = (seconds) => {
   if (seconds === null || seconds === undefined || seconds < 60) return span(seconds);
   const [unit, size] = [["d", 86400], ["h", 3600], ["min", 60]].find(([, length]) => seconds >= length);
   const value = seconds / size;
-  return (value < 10 && !Number.isInteger(value) ? value.toFixed(1) : Math.round(value)) + " " + unit;
+  return (value < 10 ? Number(value.toFixed(1)) : Math.round(value)) + " " + unit;
 };
 
 export const bytes = (value) => {

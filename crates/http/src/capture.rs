@@ -183,5 +183,6 @@ fn is_event_stream(parts: &response::Parts) -> bool {
 
 fn is_as_long_as_announced(parts: &response::Parts, data: &Bytes) -> bool {
     let announced = parts.headers.get(header::CONTENT_LENGTH);
-    announced.is_none_or(|length| length.as_bytes() == data.len().to_string().as_bytes())
+    let length = |value: &HeaderValue| value.to_str().ok()?.parse::<usize>().ok();
+    announced.is_none_or(|announced| length(announced) == Some(data.len()))
 }

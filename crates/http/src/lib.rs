@@ -55,8 +55,8 @@
 //! - Bodies of requests with a key are read into memory before anything else, up to a limit.
 //! - The part of a response that is streamed after the handler returned is not protected from a
 //!   client that hangs up, and not repeated.
-//! - With browsers, expose the marker yourself: `Access-Control-Expose-Headers:
-//!   Idempotent-Replayed, Retry-After`.
+//! - Replays of a handler that answers `Access-Control-Allow-Origin` let browsers read the marker. If
+//!   a layer outside of this one does that, it has to expose `Idempotent-Replayed` and `Retry-After`.
 //! - A claim whose answer was lost on the way from the store blocks its key for one lease.
 //! - Keys are read from headers, not from bodies; how old a key is is not looked at; clients learn
 //!   how long results are kept from your documentation, not from an endpoint.

@@ -7,7 +7,9 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::{CACHE_CONTROL, HeaderValue};
+use http::header::{
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, HeaderValue,
+};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use semel_core::idempotency::{Ending, Refusal, ScopedKey, Stored};
@@ -212,6 +214,11 @@ fn replay<R: http_body::Body>(
     headers.insert(REPLAYED, HeaderValue::from_static("true"));
     if policy.profile != Profile::Grpc {
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
+    if headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
+        // Browsers of that origin may read it, so they may read what we added.
+        let added = HeaderValue::from_static("idempotent-replayed, retry-after");
+        headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, added);
     }
     response
 }

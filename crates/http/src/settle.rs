@@ -135,7 +135,12 @@ impl Engine {
                 ended.await.map(|_: Holding| Fate::Settled)
             }
             Settlement::Keep(Kept { record, keep, .. }) => {
-                match self.store().complete(&job.key, *token, record.clone(), *keep).await? {
+                let at_once = self.store().complete_at_once(&job.key, *token, record, *keep);
+                let completed = match at_once {
+                    Some(completed) => completed,
+                    None => self.store().complete(&job.key, *token, record.clone(), *keep).await,
+                };
+                match completed? {
                     Holding::Held => Ok(Fate::Settled),
                     // Boxed: it is rare, and would make every task larger.
                     Holding::Lost => self.complete_anew(job, token, record, *keep).boxed().await,

@@ -216,6 +216,18 @@ impl<'p, P: SourceProbe> Drive<'p, P> {
         .expect("something is handed out")
     }
 
+    /// The next deliveries; none when nothing comes for as long as "nothing comes" takes to believe.
+    pub async fn next_unless_quiet(&mut self, limit: Limit) -> Vec<Delivery> {
+        let began = Instant::now();
+        loop {
+            let batch = self.ask(limit).await.deliveries;
+            if !batch.is_empty() || began.elapsed() >= P::QUIET {
+                return batch;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
     /// Takes exactly `count` deliveries and settles none. They must be of different lanes: a source
     /// may keep a lane back while one of its events is in flight.
     pub async fn take(&mut self, count: usize) -> Vec<Delivery> {

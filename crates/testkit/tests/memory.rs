@@ -4,6 +4,7 @@
 
 mod flaws;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,19 +14,23 @@ use semel_core::memory::{
     MemorySubscription, MemoryTx,
 };
 use semel_core::outbox::AppendError;
-use semel_core::{Clock, Event, InboxStore, Message, OutboxWriter, Sink, Timestamp};
+use semel_core::wire::Epitaph;
+use semel_core::{Clock, Event, Failure, InboxStore, Message, OutboxWriter, Sink, Timestamp};
 use semel_testkit::probe::{Probe, Ran, Skip, WriteProbe};
 use semel_testkit::suites::admin::AdminProbe;
 use semel_testkit::suites::coordination::CoordinationProbe;
 use semel_testkit::suites::idempotency::IdempotencyProbe;
 use semel_testkit::suites::inbox::InboxProbe;
+use semel_testkit::suites::letters::LettersProbe;
 use semel_testkit::suites::outbox::OutboxProbe;
 use semel_testkit::suites::sink::SinkProbe;
 use semel_testkit::suites::source::SourceProbe;
+use semel_testkit::suites::subscription::{DeadLetter, SubscriptionProbe};
 
 semel_testkit::outbox_suite!(Database);
 semel_testkit::source_suite!(Database);
 semel_testkit::inbox_suite!(Database);
+semel_testkit::letters_suite!(Database);
 semel_testkit::admin_suite!(Database);
 semel_testkit::idempotency_suite!(Keys);
 semel_testkit::coordination_suite!(Relays);
@@ -34,6 +39,7 @@ mod broker {
     use super::Broker;
 
     semel_testkit::source_suite!(Broker);
+    semel_testkit::subscription_suite!(Broker);
     semel_testkit::sink_suite!(Broker);
 }
 
@@ -114,6 +120,19 @@ impl AdminProbe for Database {
     }
 }
 
+impl LettersProbe for Database {
+    type Letters = MemoryDatabase;
+    type Marks = MemoryDatabase;
+
+    fn letters(&self) -> &MemoryDatabase {
+        &self.database
+    }
+
+    fn marks(&self) -> &MemoryDatabase {
+        &self.database
+    }
+}
+
 impl InboxProbe for Database {
     type Store = MemoryDatabase;
 
@@ -175,6 +194,43 @@ impl SourceProbe for Broker {
 
     fn wakes(&self) -> Ran {
         Ok(())
+    }
+}
+
+impl SubscriptionProbe for Broker {
+    async fn dead_letters(&self) -> Result<Vec<DeadLetter>, Skip> {
+        let letter = |(message, failure): (Message, Failure)| DeadLetter {
+            body: message.event.payload.bytes().clone(),
+            event: Some(Event::clone(&message.event)),
+            // What it does not keep is what every caller knows.
+            headers: BTreeMap::from(
+                [
+                    (Epitaph::ERROR, failure.to_string()),
+                    (Epitaph::CODE, failure.code().to_owned()),
+                    (Epitaph::ATTEMPTS, "3".to_owned()),
+                    (Epitaph::CONSUMER, "suite".to_owned()),
+                    (Epitaph::ORIGIN, message.topic.to_string()),
+                ]
+                .map(|(name, value)| (name.to_owned(), value)),
+            ),
+        };
+        Ok(self.broker.dead_letters("suite").into_iter().map(letter).collect())
+    }
+
+    async fn publish_foreign(&self, _: &[(&str, &str)], _: &'static [u8]) -> Ran {
+        Err(Skip::because("it takes nothing but events"))
+    }
+
+    async fn open_other_group(&self) -> Result<MemorySubscription, Skip> {
+        Ok(self.broker.subscribe("another", &["orders"]))
+    }
+
+    fn shares(&self) -> Ran {
+        Err(Skip::because("whoever subscribes last owns the group"))
+    }
+
+    fn most_unsettled(&self) -> Result<usize, Skip> {
+        Err(Skip::because("all of it is in memory anyway"))
     }
 }
 

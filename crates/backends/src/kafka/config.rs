@@ -164,6 +164,13 @@ impl KafkaConfig {
         ExactlyOnceSink::connect(self.clone(), id, share).await
     }
 
+    /// The same for messages that get headers beside those they came with.
+    pub(super) fn with_room_for_an_epitaph(&self) -> Self {
+        const EPITAPH: usize = 16 * 1024;
+        let config = self.clone();
+        config.max_message_bytes(self.max_message_bytes + EPITAPH)
+    }
+
     /// A message as a record, if it can be one.
     pub(super) fn record(&self, place: usize, message: &Message) -> Result<Record, Failure> {
         Record::new(place, message, self.format, self.max_message_bytes)

@@ -66,6 +66,50 @@ fn of_code(code: Code, what: &str, error: KafkaError) -> Failure {
     if fix.is_empty() { failure } else { failure.with_fix(fix) }
 }
 
+/// What an error means to a consumer, as far as it means more than that it should go on asking.
+pub(super) fn of_consumer(code: Code, reason: &str) -> Option<Failure> {
+    let certificate = code == Code::SSL && reason.contains("certificate");
+    let (fault, name, fix) = match code {
+        Code::Authentication => AUTH,
+        _ if certificate || is_about_our_certificate(reason) => TLS,
+        Code::GroupAuthorizationFailed | Code::TopicAuthorizationFailed => READ_ACL,
+        Code::UnsupportedVersion => OLD,
+        _ => return None,
+    };
+    Some(Failure::new(fault, name, format!("Kafka: {reason}")).with_fix(fix))
+}
+
+/// A topic that is to be read, or to take dead letters, is not as it should be.
+pub(super) fn of_topic(topic: &str, code: Code) -> Failure {
+    let (fault, name, fix) = match verdict(code) {
+        (_, "E-KAFKA-ACL", _) => READ_ACL,
+        (Fault::Transient | Fault::Refused, ..) => DOWN,
+        verdict => verdict,
+    };
+    let what = format!("Kafka: cannot use the topic {topic:?}");
+    Failure::new(fault, name, what).with_source(KafkaError::MetadataFetch(code)).with_fix(fix)
+}
+
+/// A setting that is checked before anybody is asked.
+pub(super) fn setting(what: &str, fix: &str) -> Failure {
+    Failure::misconfigured("E-KAFKA-CONFIG", format!("Kafka: {what}")).with_fix(fix)
+}
+
+pub(super) fn topic_setting(topic: &str) -> Failure {
+    setting(
+        &format!("{topic:?} is not a legal name for a topic"),
+        "1 to 249 of the characters a-z A-Z 0-9 . _ -",
+    )
+}
+
+/// A dead letter that the brokers do not take: its message must not be passed by.
+pub(super) fn not_buried(topic: &str, refusal: Failure) -> Failure {
+    let what = format!("Kafka: the topic {topic:?} does not take a dead letter");
+    Failure::misconfigured("E-KAFKA-DEAD-LETTER", what)
+        .with_source(refusal)
+        .with_fix("raise max.message.bytes of the topic above that of the topic it came from")
+}
+
 fn config(what: String, error: KafkaError) -> Failure {
     Failure::misconfigured("E-KAFKA-CONFIG", what)
         .with_source(error)
@@ -182,13 +226,19 @@ const ACL: Verdict = (
     "E-KAFKA-ACL",
     "allow the user the operations Write and Describe on the topic: kafka-acls.sh --add --producer",
 );
+const READ_ACL: Verdict = (
+    Fault::Misconfigured,
+    "E-KAFKA-ACL",
+    "allow the user Read on the group and the topics, and Write on the topic of dead letters: \
+     kafka-acls.sh --add --consumer --group GROUP --topic NAME",
+);
 const MISSING: Verdict = (
     Fault::Misconfigured,
     "E-KAFKA-TOPIC-MISSING",
     "create the topic: kafka-topics.sh --create --topic NAME; or correct the topic template",
 );
 const OLD: Verdict =
-    (Fault::Misconfigured, "E-KAFKA-CONFIG", "the sink needs brokers of version 0.11 or later");
+    (Fault::Misconfigured, "E-KAFKA-CONFIG", "brokers of version 0.11 or later are needed");
 const NAME: Verdict = (Fault::Refused, "E-KAFKA-TOPIC-NAME", "");
 const OTHER: Verdict = (Fault::Transient, "E-KAFKA", "");
 
@@ -259,6 +309,28 @@ mod tests {
             let Blame::Clear(failure) = lost(code) else { panic!("{code} is clear") };
             assert_eq!((failure.fault(), failure.code()), (fault, name), "{code}");
         }
+    }
+
+    #[test]
+    fn what_ends_a_consumer_is_told_from_what_passes() {
+        let cases = [
+            (Code::Authentication, "SASL authentication error", "E-KAFKA-AUTH"),
+            (Code::SSL, "certificate verify failed", "E-KAFKA-TLS"),
+            (Code::GroupAuthorizationFailed, "not for you", "E-KAFKA-ACL"),
+            (Code::TopicAuthorizationFailed, "not for you", "E-KAFKA-ACL"),
+        ];
+        for (code, reason, name) in cases {
+            let failure = of_consumer(code, reason).unwrap();
+            assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, name), "{code}");
+            assert!(failure.fix().is_some(), "{code}");
+        }
+        for code in [Code::RebalanceInProgress, Code::IllegalGeneration, Code::AllBrokersDown] {
+            assert!(of_consumer(code, "it passes").is_none(), "{code}");
+        }
+        let missing = of_topic("orders", Code::UnknownTopicOrPartition);
+        assert_eq!(missing.code(), "E-KAFKA-TOPIC-MISSING");
+        assert_eq!(of_topic("orders", Code::TopicAuthorizationFailed).code(), "E-KAFKA-ACL");
+        assert_eq!(of_topic("orders", Code::LeaderNotAvailable).fault(), Fault::Unavailable);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! all replicas in sync have it. Its key is the aggregate id, so a lane has one partition, and a
 //! message that fails ends the producer before any later one of its partition can be written.
 //! [`ExactlyOnceSink`] does the same in transactions, and recognises what it has sent before.
+//! [`KafkaSubscription`] reads topics as a member of a consumer group.
 //!
 //! | error | fault | code |
 //! |---|---|---|
@@ -18,6 +19,7 @@
 //! | librdkafka does not take a setting | misconfigured | `E-KAFKA-CONFIG` |
 //! | another relay has taken over this transactional id | unavailable, then refused by `check` | `E-KAFKA-FENCED` |
 //! | the transactional producer ended for another reason | the same | `E-KAFKA-TRANSACTION` |
+//! | a topic does not take a dead letter of a subscription | misconfigured | `E-KAFKA-DEAD-LETTER` |
 //! | anything else | transient | `E-KAFKA` |
 //!
 //! ```no_run
@@ -42,7 +44,9 @@ mod plan;
 mod record;
 mod session;
 mod sink;
+mod subscription;
 
 pub use config::{Compression, KafkaConfig, Mechanism, Sasl, Tls};
 pub use once::ExactlyOnceSink;
 pub use sink::KafkaSink;
+pub use subscription::{KafkaSubscription, KafkaSubscriptionConfig, Start};

@@ -49,7 +49,7 @@ impl Record {
     }
 }
 
-fn is_legal_topic(name: &str) -> bool {
+pub(super) fn is_legal_topic(name: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=249).contains(&name.len()) && name.bytes().all(legal) && name != "." && name != ".."
 }

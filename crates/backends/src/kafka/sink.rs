@@ -37,14 +37,19 @@ pub struct KafkaSink {
 
 impl KafkaSink {
     pub(super) async fn connect(config: KafkaConfig) -> Result<Self, Failure> {
-        let client = config.client();
-        let sink = Self { config, client, current: Mutex::default() };
+        let sink = Self::open_later(config);
         sink.check().await?;
         Ok(sink)
     }
 
+    /// A sink that connects when it is needed.
+    pub(super) fn open_later(config: KafkaConfig) -> Self {
+        let client = config.client();
+        Self { config, client, current: Mutex::default() }
+    }
+
     /// The producer that is in use, or a new one.
-    fn session(&self) -> Result<Arc<Session>, Failure> {
+    pub(super) fn session(&self) -> Result<Arc<Session>, Failure> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(session) = current.as_ref().filter(|session| session.end().is_none()) {
             return Ok(Arc::clone(session));

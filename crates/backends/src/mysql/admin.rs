@@ -43,6 +43,10 @@ pub struct MysqlAdmin {
 /// What can be retried or discarded.
 const UNFINISHED: &[State] = &[State::Failed, State::Dead];
 
+/// The first and the last number.
+const SPAN: &str = "SELECT cast(coalesce(min(seq), 0) AS UNSIGNED), \
+    cast(coalesce(max(seq), 0) AS UNSIGNED) FROM semel_outbox";
+
 /// How many events one call of `latest` looks at, where all of them have to be.
 const LOOKED_AT: u64 = 100_000;
 
@@ -182,10 +186,7 @@ impl AdminStore for MysqlAdmin {
     ) -> Result<Page, Failure> {
         let mut tx = self.store.begin_looking().await?;
         let (first, last): (u64, u64) =
-            sqlx::query_as("SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM semel_outbox")
-                .fetch_one(&mut *tx)
-                .await
-                .map_err(failure("list events"))?;
+            sqlx::query_as(SPAN).fetch_one(&mut *tx).await.map_err(failure("list events"))?;
         let end = before.map_or(last + 1, |Cursor(seq)| seq);
         let is_parked =
             matches!(filter.state, Some(State::Failed | State::Dead | State::Discarded));

@@ -36,8 +36,8 @@ use super::types::Stamp;
 /// ```
 #[derive(Clone, Debug)]
 pub struct PostgresAdmin {
-    store: PostgresStore,
-    pipeline: String,
+    pub(super) store: PostgresStore,
+    pub(super) pipeline: String,
     /// Where cleaning goes on: not before rows that it deleted, which may still be in the way.
     cleaned: Arc<Mutex<Cleaned>>,
 }
@@ -90,6 +90,7 @@ select
 from counted c left join parked p on true
 group by c.pending, c.publishing";
 
+/// Whether an event `o` matches the filter, whose parameters are `$3` to `$7`.
 macro_rules! matching {
     () => {
         "($3::text is null or o.aggregate_type = $3) and ($4::text is null or o.aggregate_id = $4)
@@ -99,9 +100,10 @@ macro_rules! matching {
     };
 }
 
+/// The events of a pipeline, for [`view`]: those with the parameters of [`matching`] and a condition.
 macro_rules! list {
     ($where:literal) => {
-        list!($where, " order by o.seq limit $9")
+        crate::postgres::admin::list!($where, " order by o.seq limit $9")
     };
     ($where:expr, $order:literal) => {
         concat!(
@@ -109,7 +111,7 @@ macro_rules! list {
             event_columns!(),
             ", o.state, o.attempts, o.next_attempt, o.error, o.published_at
             from semel.events_of($1) o where ($2::text is null or o.state = $2) and ",
-            matching!(),
+            crate::postgres::admin::matching!(),
             " and ",
             $where,
             $order
@@ -117,45 +119,14 @@ macro_rules! list {
     };
 }
 
+pub(super) use {list, matching};
+
 const LIST: &str = list!("o.seq > $8");
 
 /// What failed is found where it is parked, without a look at all the others.
 const LIST_PARKED: &str = list!(
     "o.seq in (select seq from semel.parked where pipeline = $1 and seq > $8 and state = $2)"
 );
-
-const NEWEST_FIRST: &str = list!("o.seq < $8 and o.seq >= $10", " order by o.seq desc limit $9");
-
-/// The page is chosen where they are parked, before anything is known of the others.
-const NEWEST_PARKED: &str = list!(
-    concat!(
-        "o.seq < $8 and o.seq >= $10 and o.seq in (
-            select p.seq from semel.parked p join semel.outbox o on o.seq = p.seq
-            where p.pipeline = $1 and p.state = $2 and p.seq < $8 and not exists (
-                select from semel.cursor c
-                where c.pipeline = $1 and c.share = p.share and c.epoch = p.taken) and ",
-        matching!(),
-        " order by p.seq desc limit $9)"
-    ),
-    " order by o.seq desc limit $9"
-);
-
-const NEWEST_UNSETTLED: &str = list!(
-    "o.seq < $8 and o.seq >= $10 and o.seq in (select seq from semel.unsettled($1) union all
-        select seq from semel.parked
-        where pipeline = $1 and (state in ('scheduled', 'waiting') or taken is not null))",
-    " order by o.seq desc limit $9"
-);
-
-/// The first and the last number, and, if asked, whether few events are still to be published.
-const SPAN: &str = "\
-select coalesce((select seq from semel.outbox order by seq limit 1), 0),
-    coalesce((select seq from semel.outbox order by seq desc limit 1), 0),
-    case when $2 then
-        (select count(*) from (select from semel.unsettled($1) limit 10001) first) <= 10000 end";
-
-/// How many events one call of `latest` looks at, where all of them have to be.
-const LOOKED_AT: i64 = 100_000;
 
 const GET: &str = concat!(
     "select ",
@@ -273,7 +244,7 @@ impl PostgresAdmin {
     }
 
     /// A query whose first seven parameters are the pipeline and the filter.
-    fn filtered(&self, sql: &'static str, filter: &Filter) -> Query {
+    pub(super) fn filtered(&self, sql: &'static str, filter: &Filter) -> Query {
         sqlx::query(sql)
             .bind(self.pipeline.clone())
             .bind(filter.state.map(State::as_str))
@@ -285,7 +256,7 @@ impl PostgresAdmin {
     }
 }
 
-type Query = sqlx::query::Query<'static, sqlx::Postgres, PgArguments>;
+pub(super) type Query = sqlx::query::Query<'static, sqlx::Postgres, PgArguments>;
 
 #[async_trait]
 impl AdminStore for PostgresAdmin {
@@ -344,34 +315,7 @@ impl AdminStore for PostgresAdmin {
         before: Option<Cursor>,
         limit: usize,
     ) -> Result<Page, Failure> {
-        let failed = || failure("list events");
-        let is_waiting = matches!(filter.state, Some(State::Pending | State::Publishing));
-        let (first, last, few): (i64, i64, Option<bool>) = sqlx::query_as(SPAN)
-            .bind(&self.pipeline)
-            .bind(is_waiting)
-            .fetch_one(self.store.once())
-            .await
-            .map_err(failed())?;
-        let end = before.map_or(i64::MAX, |Cursor(seq)| i64::try_from(seq).unwrap_or(i64::MAX));
-        let (sql, floor) = match filter.state {
-            Some(State::Failed | State::Dead | State::Discarded) => (NEWEST_PARKED, 0),
-            _ if few == Some(true) => (NEWEST_UNSETTLED, 0),
-            _ => (NEWEST_FIRST, end.min(last + 1) - LOOKED_AT),
-        };
-        let rows = self
-            .filtered(sql, filter)
-            .bind(end)
-            .bind(count(limit.saturating_add(1)))
-            .bind(floor)
-            .fetch_all(self.store.once())
-            .await
-            .map_err(failed())?;
-        let page = &rows[..limit.min(rows.len())];
-        let next = match page.last() {
-            Some(last) if rows.len() > limit => Some(Cursor(row::seq(last)?.unsigned_abs())),
-            _ => (floor > first).then(|| Cursor(floor.unsigned_abs())),
-        };
-        Ok(Page { events: page.iter().map(view).collect::<Result<_, _>>()?, next })
+        self.newest(filter, before, limit).await
     }
 
     async fn troubles(&self, limit: usize) -> Result<Troubles, Failure> {
@@ -422,7 +366,7 @@ impl AdminStore for PostgresAdmin {
     }
 }
 
-fn view(found: &PgRow) -> Result<EventView, Failure> {
+pub(super) fn view(found: &PgRow) -> Result<EventView, Failure> {
     let mut view = EventView::pending(row::event(found)?.0);
     let state: &str = column(found, AFTER_EVENT)?;
     view.state = State::ALL.into_iter().find(|one| one.as_str() == state).unwrap_or(view.state);

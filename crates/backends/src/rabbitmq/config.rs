@@ -220,6 +220,8 @@ pub struct RabbitmqQueue {
     pub(super) name: ShortString,
     pub(super) kind: QueueKind,
     pub(super) binding: ShortString,
+    pub(super) single_active: bool,
+    pub(super) dead_queue: Option<ShortString>,
 }
 
 impl RabbitmqQueue {
@@ -229,7 +231,13 @@ impl RabbitmqQueue {
     /// `Misconfigured` when the name has more than 255 bytes.
     pub fn new(name: &str) -> Result<Self, Failure> {
         let name = short("the queue", name)?;
-        Ok(Self { binding: name.clone(), name, kind: QueueKind::Quorum })
+        Ok(Self {
+            binding: name.clone(),
+            name,
+            kind: QueueKind::Quorum,
+            single_active: false,
+            dead_queue: None,
+        })
     }
 
     /// Another kind than quorum.
@@ -237,6 +245,24 @@ impl RabbitmqQueue {
     pub fn kind(mut self, kind: QueueKind) -> Self {
         self.kind = kind;
         self
+    }
+
+    /// Of several consumers one gets the messages, and the others stand by: so that a subscription
+    /// keeps events of one aggregate in order.
+    #[must_use]
+    pub fn single_active_consumer(mut self) -> Self {
+        self.single_active = true;
+        self
+    }
+
+    /// Where the broker itself puts what it will not give out any more: since RabbitMQ 4 a message
+    /// of a quorum queue that came back 20 times, which is lost otherwise.
+    ///
+    /// # Errors
+    /// `Misconfigured` when the name has more than 255 bytes.
+    pub fn dead_letters_to(mut self, queue: &str) -> Result<Self, Failure> {
+        self.dead_queue = Some(short("the queue of dead letters", queue)?);
+        Ok(self)
     }
 
     /// Which routing keys come to it.
@@ -284,7 +310,7 @@ impl FromStr for QueueKind {
     }
 }
 
-fn short(what: &str, name: &str) -> Result<ShortString, Failure> {
+pub(super) fn short(what: &str, name: &str) -> Result<ShortString, Failure> {
     ShortString::try_new(name).map_err(|error| {
         Failure::misconfigured("E-RABBITMQ-NAME", format!("RabbitMQ: {what} has too long a name"))
             .with_source(error)

@@ -68,6 +68,20 @@ pub(super) fn too_large(what: &str) -> Failure {
     Failure::refused("E-RABBITMQ-TOO-LARGE", format!("RabbitMQ: {what}"))
 }
 
+/// The broker sends nothing more: the queue is gone, perhaps.
+pub(super) fn cancelled(queue: &str) -> Failure {
+    let (fault, code, fix) = DOWN;
+    Failure::new(fault, code, format!("RabbitMQ: the broker ended the reading of {queue:?}"))
+        .with_fix(fix)
+}
+
+/// A dead letter that no queue takes: its message must not be passed by.
+pub(super) fn not_buried(queue: &str) -> Failure {
+    let what = format!("RabbitMQ: there is no queue {queue:?} for dead letters");
+    Failure::misconfigured("E-RABBITMQ-MISSING", what)
+        .with_fix("start the consumer again, which makes it; or make it yourself")
+}
+
 pub(super) fn rejected() -> Failure {
     let what = "RabbitMQ: a queue did not take the message (nack)";
     Failure::transient("E-RABBITMQ-NACK", what)
@@ -113,6 +127,8 @@ fn by_reply(code: u16, text: &str) -> Verdict {
     match code {
         // A queue or vhost whose node is away is "not found" too.
         404 | 530 if text.contains("down") => DOWN,
+        // A message was not acknowledged for half an hour: the broker ends the channel.
+        406 if text.contains("timed out") => DOWN,
         403 | 530 => ACCESS,
         404 => MISSING,
         406 if text.contains("larger than") => TOO_LARGE,
@@ -137,6 +153,7 @@ mod tests {
             (404, "NOT_FOUND - no exchange 'x' in vhost '/'", MISSING),
             (403, "ACCESS_REFUSED - Login was refused", ACCESS),
             (530, "NOT_ALLOWED - vhost x not found", ACCESS),
+            (406, "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out", DOWN),
             (405, "RESOURCE_LOCKED", MISMATCH),
             (406, "PRECONDITION_FAILED - inequivalent arg 'type'", MISMATCH),
             (406, "PRECONDITION_FAILED - message size 9 is larger than configured max", TOO_LARGE),

@@ -42,6 +42,11 @@ impl Link {
         open.await.map_err(failure("open a channel"))
     }
 
+    /// A channel that publishes nothing.
+    pub(super) async fn plain_channel(&self) -> Result<Channel, Failure> {
+        self.connection.create_channel().await.map_err(failure("open a channel"))
+    }
+
     /// Keeps a channel on which nothing is under way.
     pub(super) fn give_back(&self, channel: Channel) {
         lock(&self.idle).push(channel);
@@ -177,11 +182,7 @@ async fn declare_queue(
     config: &RabbitmqConfig,
     queue: &RabbitmqQueue,
 ) -> lapin::Result<()> {
-    let mut arguments = FieldTable::default();
-    let kind = AMQPValue::LongString(LongString::from(queue.kind.as_str()));
-    arguments.insert("x-queue-type".into(), kind);
-    let options = QueueDeclareOptions { durable: true, ..Default::default() };
-    channel.queue_declare(queue.name.clone(), options, arguments).await?;
+    declare_bare_queue(channel, queue).await?;
     let exchange = match &config.exchange {
         Exchange::Named(name) if !name.as_str().is_empty() => name,
         _ => return Ok(()),
@@ -189,6 +190,25 @@ async fn declare_queue(
     let (name, key) = (&queue.name, &queue.binding);
     let (options, arguments) = (QueueBindOptions::default(), FieldTable::default());
     channel.queue_bind(name.clone(), exchange.clone(), key.clone(), options, arguments).await
+}
+
+/// Makes a queue and binds it to nothing.
+pub(super) async fn declare_bare_queue(
+    channel: &Channel,
+    queue: &RabbitmqQueue,
+) -> lapin::Result<()> {
+    let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-queue-type".into(), text(queue.kind.as_str()));
+    if queue.single_active {
+        arguments.insert("x-single-active-consumer".into(), AMQPValue::Boolean(true));
+    }
+    if let Some(dead) = &queue.dead_queue {
+        arguments.insert("x-dead-letter-exchange".into(), text(""));
+        arguments.insert("x-dead-letter-routing-key".into(), text(dead.as_str()));
+    }
+    let options = QueueDeclareOptions { durable: true, ..Default::default() };
+    channel.queue_declare(queue.name.clone(), options, arguments).await.map(drop)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

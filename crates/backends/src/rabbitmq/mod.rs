@@ -1,4 +1,5 @@
-//! RabbitMQ as a sink: AMQP 0-9-1 with publisher confirms and the mandatory flag.
+//! RabbitMQ as a sink and as a source: AMQP 0-9-1 with publisher confirms and the mandatory flag, and
+//! acknowledgements after the effect.
 //!
 //! A message counts as delivered when every queue it was routed to has it (on disk for durable
 //! queues, on a majority for quorum queues) and there was at least one such queue. The topic is the
@@ -9,6 +10,7 @@
 //! | `config` | where the broker is, what to publish to, what to declare |
 //! | `link` | the connection: made when it is needed, made anew when it broke |
 //! | `message` | an event as an AMQP message, and what AMQP cannot carry |
+//! | `subscription` | [`Source`](semel_core::Source): a queue, and the dead letters of it |
 //! | `sink` | [`Sink`](semel_core::Sink), in waves of one message per lane |
 //! | `error` | which error is which [`Fault`](semel_core::Fault) |
 //!
@@ -31,6 +33,8 @@ mod error;
 mod link;
 mod message;
 mod sink;
+mod subscription;
 
 pub use config::{ExchangeKind, QueueKind, RabbitmqConfig, RabbitmqQueue};
 pub use sink::RabbitmqSink;
+pub use subscription::{RabbitmqSubscription, RabbitmqSubscriptionConfig};

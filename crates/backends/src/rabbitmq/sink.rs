@@ -185,7 +185,7 @@ async fn in_time<T>(
 }
 
 /// The certificates to trust, if others than the operating system's.
-async fn trusted(config: &RabbitmqConfig) -> Result<OwnedTLSConfig, Failure> {
+pub(super) async fn trusted(config: &RabbitmqConfig) -> Result<OwnedTLSConfig, Failure> {
     let Some(path) = config.ca_file.clone() else {
         return Ok(OwnedTLSConfig::default());
     };

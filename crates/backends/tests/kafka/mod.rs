@@ -8,6 +8,7 @@ mod order;
 mod outages;
 #[cfg(feature = "tls")]
 mod secured;
+mod subscription;
 mod suite;
 mod topics;
 

@@ -21,6 +21,8 @@ use semel_core::admin::State;
 pub(crate) use self::choice::{ChangeOptions, FilterOptions};
 pub(crate) use self::config::{ConfigCommand, ConfigShowOptions, InitOptions};
 pub(crate) use self::help::command;
+#[cfg(feature = "proxy")]
+pub(crate) use self::keys::KeyConformOptions;
 pub(crate) use self::keys::{KeyListOptions, KeyReleaseOptions, KeyShowOptions, KeysCommand};
 #[cfg(feature = "proxy")]
 pub(crate) use self::proxy::ProxyOptions;
@@ -81,7 +83,7 @@ pub(crate) enum Command {
     /// Look at dead letters, try them again, or give them up
     #[command(subcommand)]
     Dead(DeadCommand),
-    /// Look at idempotency keys, or make them free by hand
+    /// Look at idempotency keys, make them free by hand, or try how an endpoint treats them
     #[command(subcommand)]
     Keys(KeysCommand),
     /// Publish events again that were published before, with the same ids
@@ -179,6 +181,11 @@ pub(crate) struct TablesOptions {
     /// are old; PostgreSQL only
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub(crate) partitioned: Option<Duration>,
+
+    /// Make the replication slot that keeps events which are written as messages into the log;
+    /// PostgreSQL only
+    #[arg(long)]
+    pub(crate) messages: bool,
 }
 
 fn parse_span(text: &str) -> Result<Duration, String> {
@@ -294,6 +301,21 @@ pub(crate) struct PipelineOption {
     pub(crate) name: Option<String>,
 }
 
+/// Whose events a command is about: those of a pipeline, or the dead letters of a consumer.
+#[derive(Args, Debug)]
+pub(crate) struct OwnerOption {
+    #[command(flatten)]
+    pub(crate) pipeline: PipelineOption,
+
+    /// The dead letters of this consumer, and what waits behind them, instead of a pipeline
+    #[arg(long, value_name = "NAME", requires = "database", conflicts_with = "name")]
+    pub(crate) consumer: Option<String>,
+
+    /// Where the database of the consumer is
+    #[arg(long, value_name = "URL", requires = "consumer")]
+    pub(crate) database: Option<String>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum EventsCommand {
     /// A page of events, oldest first
@@ -328,7 +350,7 @@ pub(crate) struct ListOptions {
 #[derive(Args, Debug)]
 pub(crate) struct DeadListOptions {
     #[command(flatten)]
-    pub(crate) pipeline: PipelineOption,
+    pub(crate) owner: OwnerOption,
     #[command(flatten)]
     pub(crate) filter: FilterOptions,
 
@@ -356,7 +378,7 @@ pub(crate) struct ShowOptions {
     #[arg(long = "inbox", value_name = "URL")]
     pub(crate) inboxes: Vec<String>,
     #[command(flatten)]
-    pub(crate) pipeline: PipelineOption,
+    pub(crate) owner: OwnerOption,
     #[command(flatten)]
     pub(crate) output: OutputOption,
 }

@@ -2,7 +2,6 @@
 //!
 //! `UPDATE_DOCS=1 cargo test -p semel-cli --all-features the_page` writes it anew.
 
-use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
@@ -43,18 +42,18 @@ fn describe(command: &Command, path: &str, page: &mut String) {
     for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
         let path = format!("{path} {}", inner.get_name());
         if inner.has_subcommands() {
-            writeln!(page, "## `{path}`\n\n{}.\n", about(inner)).unwrap();
+            *page += &format!("## `{path}`\n\n{}.\n\n", about(inner));
             describe(inner, &path, page);
             continue;
         }
         let depth = if path.matches(' ').count() > 1 { "###" } else { "##" };
-        writeln!(page, "{depth} `{path}`\n\n{}.\n", about(inner)).unwrap();
+        *page += &format!("{depth} `{path}`\n\n{}.\n\n", about(inner));
         let shown: Vec<_> = inner.get_arguments().filter(|arg| arg.get_id() != "help").collect();
         if !shown.is_empty() {
             page.push_str("| option | default | meaning |\n|---|---|---|\n");
         }
         for arg in &shown {
-            writeln!(page, "| {} | {} | {} |", name(arg), default(arg), meaning(arg)).unwrap();
+            *page += &format!("| {} | {} | {} |\n", name(arg), default(arg), meaning(arg));
         }
         if !shown.is_empty() {
             page.push('\n');
@@ -69,7 +68,7 @@ fn about(command: &Command) -> String {
 fn name(arg: &Arg) -> String {
     let takes = arg.get_action().takes_values();
     let values: Vec<_> =
-        arg.get_value_names().unwrap_or_default().iter().map(|n| n.to_string()).collect();
+        arg.get_value_names().unwrap_or_default().iter().map(ToString::to_string).collect();
     let value =
         if values.is_empty() { arg.get_id().as_str().to_uppercase() } else { values.join(" ") };
     match arg.get_long() {

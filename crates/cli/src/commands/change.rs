@@ -21,7 +21,7 @@ pub(crate) enum Change {
 
 impl Change {
     pub(crate) async fn run(self, options: &ChangeOptions) -> Result<Exit, Problem> {
-        let desk = Desk::open(&options.pipeline).await?;
+        let desk = Desk::of_owner(&options.owner).await?;
         let (store, chosen) = (desk.store.as_ref(), options.selection(self.usual_state()));
         let problem = |failure| desk.problem(failure);
         let count = match &chosen {

@@ -21,7 +21,7 @@ pub(crate) async fn run(command: &EventsCommand) -> Result<Exit, Problem> {
 
 /// A page of events that match.
 pub(super) async fn list(options: &DeadListOptions, filter: &Filter) -> Result<Exit, Problem> {
-    let desk = Desk::open(&options.pipeline).await?;
+    let desk = Desk::of_owner(&options.owner).await?;
     let after = options.after.map(Cursor);
     let page = desk.store.list(filter, after, options.limit).await;
     let page = page.map_err(|failure| desk.problem(failure))?;
@@ -42,7 +42,7 @@ pub(super) async fn list(options: &DeadListOptions, filter: &Filter) -> Result<E
 
 /// One event.
 pub(super) async fn show(options: &ShowOptions) -> Result<Exit, Problem> {
-    let desk = Desk::open(&options.pipeline).await?;
+    let desk = Desk::of_owner(&options.owner).await?;
     let found = desk.store.get(options.id).await.map_err(|failure| desk.problem(failure))?;
     let Some(view) = found else {
         return Err(desk.problem(not_found(options.id)));

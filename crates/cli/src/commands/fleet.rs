@@ -32,6 +32,8 @@ struct Member {
     fingerprint: u64,
     stopper: Stopper,
     upkeep: Option<AbortHandle>,
+    /// It was told to stop, once: twice would make it leave at once.
+    leaving: bool,
 }
 
 /// Connected, and ready to start.
@@ -78,9 +80,12 @@ impl Fleet {
 
     /// Lets what is in flight finish; the second time, leaves at once.
     pub(super) fn stop(&mut self) {
-        self.stopping = true;
-        self.waiting.clear();
-        self.members.values().for_each(|member| member.stopper.stop());
+        let again = std::mem::replace(&mut self.stopping, true);
+        self.forget_waiting();
+        for member in self.members.values_mut().filter(|member| again || !member.leaving) {
+            member.leaving = true;
+            member.stopper.stop();
+        }
     }
 
     /// The next pipeline that ends; nothing when none is left.
@@ -122,8 +127,9 @@ impl Fleet {
         let mut changes = Changes { kept: Vec::new(), ready: Vec::new() };
         for pipeline in config.pipelines {
             let member = self.members.get(&pipeline.name);
-            let is_same = |member: &Member| member.fingerprint == pipeline.fingerprint;
-            if member.is_some_and(is_same) && !self.waiting.contains_key(&pipeline.name) {
+            let stays =
+                |member: &Member| member.fingerprint == pipeline.fingerprint && !member.leaving;
+            if member.is_some_and(stays) {
                 changes.kept.push(pipeline.name);
             } else {
                 let ready = self.connect(pipeline, config.retention).await;
@@ -135,12 +141,15 @@ impl Fleet {
 
     fn apply(&mut self, changes: Changes) {
         let (kept, started) = (changes.kept.len(), changes.ready.len());
-        self.waiting.clear();
-        let leaving = |name: &&String| !changes.kept.contains(name);
-        for name in self.members.keys().filter(leaving) {
-            self.members[name].stopper.stop();
+        self.forget_waiting();
+        let mut stopped = 0;
+        for (name, member) in &mut self.members {
+            if !changes.kept.contains(name) && !member.leaving {
+                member.leaving = true;
+                member.stopper.stop();
+                stopped += 1;
+            }
         }
-        let stopped = self.members.len() - kept;
         #[cfg(feature = "page")]
         self.views.retain(|name, _| changes.kept.contains(name));
         for ready in changes.ready {
@@ -155,6 +164,12 @@ impl Fleet {
         tracing::info!(kept, stopped, started, "the new configuration holds");
     }
 
+    /// Those that will never start.
+    fn forget_waiting(&mut self) {
+        let forgotten = std::mem::take(&mut self.waiting);
+        forgotten.values().filter_map(|ready| ready.upkeep.as_ref()).for_each(AbortHandle::abort);
+    }
+
     async fn connect(
         &mut self,
         pipeline: Pipeline,
@@ -166,7 +181,7 @@ impl Fleet {
         let database = open(&pipeline).await.map_err(problem)?;
         #[cfg(feature = "page")]
         let view = View::of(&pipeline, &database);
-        let connected = connect(pipeline, database, retention, &mut self.upkeep).await;
+        let connected = connect(pipeline, database, retention, self.drain, &mut self.upkeep).await;
         let (group, upkeep) = connected.map_err(problem)?;
         Ok(Ready {
             name,
@@ -184,7 +199,7 @@ impl Fleet {
         tracing::info!(pipeline = name, "relay started: {place}");
         let (stopper, stop) = Stop::new();
         let drain = self.drain;
-        self.members.insert(name.clone(), Member { fingerprint, stopper, upkeep });
+        self.members.insert(name.clone(), Member { fingerprint, stopper, upkeep, leaving: false });
         self.running.spawn(async move {
             let ended = if drain { group.drain(stop).await } else { group.run(stop).await };
             (name, ended.map_err(|failure| Problem::new(failure, place, EFFECT)))

@@ -5,6 +5,8 @@ pub(crate) mod check;
 pub(crate) mod clean;
 pub(crate) mod config;
 mod confirm;
+#[cfg(feature = "proxy")]
+mod conform;
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod events;
@@ -34,7 +36,7 @@ pub(crate) mod verify;
 use semel_core::admin::{EventView, Filter};
 use semel_core::{AdminStore, Failure};
 
-use crate::args::{DatabaseOption, PipelineOption};
+use crate::args::{DatabaseOption, OwnerOption, PipelineOption};
 use crate::config::{Config, Pipeline};
 use crate::exit::Problem;
 use crate::wiring::{Database, DatabaseKind, Missing, shown};
@@ -50,6 +52,15 @@ impl Desk {
     async fn open(options: &PipelineOption) -> Result<Self, Problem> {
         let config = Config::load(&options.config.path)?;
         Self::of(config.pipeline(options.name.as_deref())?).await
+    }
+
+    async fn of_owner(options: &OwnerOption) -> Result<Self, Problem> {
+        let (Some(consumer), Some(url)) = (&options.consumer, &options.database) else {
+            return Self::open(&options.pipeline).await;
+        };
+        let (database, _) = open_inbox(url).await?;
+        let (store, place) = (database.letters(consumer), format!("consumer {consumer}"));
+        Ok(Self { store, database, place })
     }
 
     async fn of(pipeline: &Pipeline) -> Result<Self, Problem> {

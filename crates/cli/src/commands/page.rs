@@ -80,7 +80,7 @@ pub(super) struct View {
 
 impl View {
     pub(super) fn of(pipeline: &Pipeline, database: &Arc<dyn Database>) -> Self {
-        let mode = pipeline.source.mode;
+        let mode = pipeline.source.following.mode;
         let mode = Mode::ALL.iter().find(|(_, known)| *known == mode).map_or("", |(name, _)| *name);
         let sinks = pipeline.sinks.iter().map(|sink| (sink.name.clone(), sink.technology()));
         Self {

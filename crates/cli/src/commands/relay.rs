@@ -18,7 +18,7 @@ use crate::exit::{Exit, Problem};
 use crate::logging::Logging;
 use crate::service_manager::ServiceManager;
 use crate::signals::{requests_to_end, requests_to_reload};
-use crate::wiring::{Connecting, Database, Missing, ShareSinks};
+use crate::wiring::{Connecting, Database, Missing, Mode, ShareSinks};
 
 pub(super) const EFFECT: &str = "no event is lost: what is not published waits in the outbox";
 
@@ -87,11 +87,21 @@ pub(super) async fn connect(
     pipeline: Pipeline,
     database: Arc<dyn Database>,
     retention: Option<Retention>,
+    drain: bool,
     upkeep: &mut JoinSet<()>,
 ) -> Result<(Group, Option<AbortHandle>), Failure> {
     let Pipeline { name, source, sinks, routing, settings, team, alert, .. } = pipeline;
-    let listening = if source.notify { Some(database.listen().await?) } else { None };
-    let (mapping, mode) = (source.mapping, source.mode);
+    let (mapping, mut following) = (source.mapping, source.following);
+    let mut listening = Vec::new();
+    if source.notify || source.messages.is_some() {
+        listening.push(database.listen().await?);
+    }
+    if let Some(messages) = source.messages {
+        // Whoever carries messages notifies, and no second slot is needed.
+        following.mode = Mode::Poll;
+        let url = source.url.reveal().to_owned();
+        listening.push((messages.carry)(url, name.clone(), drain).await?);
+    }
     let kept = retention.map(|retention| {
         let admin = database.admin(&name, mapping.as_ref());
         (retention::keep(name.clone(), admin, retention), &mut *upkeep)
@@ -119,7 +129,7 @@ pub(super) async fn connect(
             let sink = Routed::by(connecting.await?, routing);
             let source = match mapping {
                 Some(mapping) => database.mapped_source(&name, &mapping).await?,
-                None => database.source(&name, share, mode).await?,
+                None => database.source(&name, share, following).await?,
             };
             let relay = Relay::new(name, source, sink).with_settings(settings);
             Ok(match alert {

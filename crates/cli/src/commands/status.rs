@@ -53,7 +53,9 @@ type Row<'a> = (&'a str, Stats, Option<String>);
 
 async fn why_polling(desk: &Desk, pipeline: &Pipeline) -> Result<Option<String>, Problem> {
     /// What keeps a relay from tailing.
-    const OBSTACLES: [&str; 9] = [
+    const OBSTACLES: [&str; 11] = [
+        "messages",
+        "log-budget",
         "pooler",
         "wal-level",
         "replication",
@@ -67,7 +69,7 @@ async fn why_polling(desk: &Desk, pipeline: &Pipeline) -> Result<Option<String>,
     let source = &pipeline.source;
     let log = log_of(pipeline);
     if log == Log::Unread {
-        let why = match source.mode {
+        let why = match source.following.mode {
             Mode::Poll => "mode = \"poll\"".to_owned(),
             _ if source.mapping.is_some() => "the table is mapped".to_owned(),
             _ if !source.kind.tails => format!("{} has no log to tail", source.kind.name),
@@ -76,10 +78,20 @@ async fn why_polling(desk: &Desk, pipeline: &Pipeline) -> Result<Option<String>,
         return Ok(Some(why));
     }
     let problem = |failure| desk.problem(failure);
-    if desk.database.is_tailed(&pipeline.name).await.map_err(problem)? {
+    let is_tailed = match source.messages {
+        Some(messages) => (messages.is_carried)(source.url.reveal().to_owned()).await,
+        None => desk.database.is_tailed(&pipeline.name).await,
+    };
+    if is_tailed.map_err(problem)? {
         return Ok(None);
     }
-    let needs = Needs { log, pipelines: vec![pipeline.name.clone()], ..Needs::default() };
+    let needs = Needs {
+        log,
+        pipelines: source.messages.is_none().then(|| pipeline.name.clone()).into_iter().collect(),
+        messages: source.messages.is_some(),
+        log_budget: source.following.log_budget,
+        ..Needs::default()
+    };
     let findings = desk.database.diagnose(&needs).await.map_err(problem)?;
     let obstacle = findings
         .into_iter()

@@ -50,7 +50,7 @@ impl Whole {
             let plural = if names.len() == 1 { "" } else { "s" };
             format!("{} {}{plural}", names.len(), kind.trim_end_matches('.'))
         };
-        let parts = ["source.", "sink.", "pipeline."].map(|kind| count(kind));
+        let parts = ["source.", "sink.", "pipeline."].map(count);
         let tests = self.config.trials.len();
         let tests = format!("{tests} test{}", if tests == 1 { "" } else { "s" });
         format!("{}, {tests}", parts.join(", "))
@@ -120,5 +120,5 @@ fn read_everything(document: &Document<'_>) -> Config {
     if is_for_relays {
         return Config::read(document);
     }
-    Config { pipelines: Vec::new(), retention: None, trials: Vec::new() }
+    Config::default()
 }

@@ -1,7 +1,7 @@
 //! Defaults and meanings of keys. The pages of the documentation are what is read here, so that the
 //! program and its documentation always say the same.
 
-use super::record::{Asked, NAME};
+use super::record::Asked;
 
 const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
 
@@ -40,8 +40,8 @@ fn names_of(asked: &Asked) -> Vec<String> {
     let mut path: Vec<&str> = asked.path.split('.').collect();
     let named = ["source", "sink", "pipeline"].contains(&path[0]);
     path.drain(..(1 + usize::from(named)).min(path.len()));
-    let is_route = path.first() == Some(&"route");
-    if is_route {
+    // Tables with names of the user's own: their keys stand in a table of the documentation.
+    if matches!(path.first(), Some(&("route" | "access"))) {
         path.clear();
     }
     let full = [&path[..], &[asked.key.as_str()]].concat().join(".");
@@ -51,9 +51,6 @@ fn names_of(asked: &Asked) -> Vec<String> {
     }
     for length in (1..=path.len()).rev() {
         names.push(path[..length].join("."));
-    }
-    if is_route && asked.key == NAME {
-        names.push("route".into());
     }
     names
 }

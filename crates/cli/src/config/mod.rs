@@ -75,7 +75,7 @@ use crate::exit::Problem;
 use crate::wiring::SINKS;
 
 /// What `semel.toml` and the environment say, checked.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Config {
     pub(crate) pipelines: Vec<Pipeline>,
     /// When published events are deleted; never, if it is not said.

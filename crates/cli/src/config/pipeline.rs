@@ -14,7 +14,9 @@ use super::retry::read_retry;
 use super::routing::read_routing;
 use super::team::{Team, read_team};
 use super::{Limits, Section, hint};
-use crate::wiring::{ConnectSink, DatabaseKind, Mode, SINKS, SinkKind, missing_feature, shown};
+use crate::wiring::{
+    ConnectSink, DatabaseKind, Following, Messages, Mode, SINKS, SinkKind, missing_feature, shown,
+};
 
 /// A way from a source to its sinks.
 #[derive(Debug)]
@@ -52,7 +54,9 @@ pub(crate) struct Source {
     /// Whether writers that notify are listened to.
     pub(crate) notify: bool,
     /// How it learns of new events.
-    pub(crate) mode: Mode,
+    pub(crate) following: Following,
+    /// Writers write messages into the log, if not rows into the table.
+    pub(crate) messages: Option<&'static Messages>,
     poll_interval: Option<Duration>,
     batch: Option<usize>,
 }
@@ -71,6 +75,11 @@ impl Sink {
     pub(crate) fn technology(&self) -> &'static str {
         self.kind.name
     }
+
+    /// Whether there is somebody else at the other end.
+    pub(crate) fn is_remote(&self) -> bool {
+        !["stdout", "file"].contains(&self.kind.name)
+    }
 }
 
 impl fmt::Debug for Sink {
@@ -87,28 +96,59 @@ pub(super) fn read_source(section: &mut Section<'_>) -> Option<Source> {
     let notify = section.boolean("notify").unwrap_or(false);
     let mapping = read_mapping(section);
     let mode = section.choice("mode", Mode::ALL).unwrap_or_default();
+    let log_budget = section.size("log_budget", 16 * MIB..=1024 * 1024 * MIB);
+    let is_messages = section.choice("outbox", &[("table", false), ("messages", true)]);
     let url = url?;
-    match DatabaseKind::of_url(url.reveal()) {
-        Ok(kind) => {
-            if notify && !kind.notifies {
-                let why = format!(
-                    "{} has no notifications, only PostgreSQL does; leave it out, it polls",
-                    kind.name
-                );
-                section.wrong("notify", &why);
-            }
-            if mode == Mode::Tail && (!kind.tails || mapping.is_some()) {
-                section.wrong(
-                    "mode",
-                    "only the outbox of PostgreSQL and of MySQL can be tailed; write \"auto\"",
-                );
-            }
-            Some(Source { kind, url, mapping, mode, notify, poll_interval, batch })
-        }
+    let kind = match DatabaseKind::of_url(url.reveal()) {
+        Ok(kind) => kind,
         Err(why) => {
             section.wrong("url", &why);
-            None
+            return None;
         }
+    };
+    if notify && !kind.notifies {
+        let why = format!(
+            "{} has no notifications, only PostgreSQL does; leave it out, it polls",
+            kind.name
+        );
+        section.wrong("notify", &why);
+    }
+    if mode == Mode::Tail && (!kind.tails || mapping.is_some()) {
+        section.wrong(
+            "mode",
+            "only the outbox of PostgreSQL and of MySQL can be tailed; write \"auto\"",
+        );
+    }
+    let log_budget = log_budget.and_then(|bytes| u64::try_from(bytes).ok());
+    let following = Following { mode, log_budget };
+    let messages = kind.messages.as_ref().filter(|_| is_messages == Some(true));
+    check_log(
+        section,
+        &following,
+        is_messages == Some(true),
+        messages.is_some() && mapping.is_none(),
+    );
+    if log_budget.is_some() && kind.messages.is_none() {
+        section.wrong("log_budget", "only PostgreSQL keeps log for those who tail it");
+    }
+    Some(Source { kind, url, mapping, following, messages, notify, poll_interval, batch })
+}
+
+const MIB: usize = 1024 * 1024;
+
+/// Messages are in the log and nowhere else.
+fn check_log(section: &Section<'_>, following: &Following, is_messages: bool, can: bool) {
+    if !is_messages {
+        return;
+    }
+    if !can {
+        section.wrong("outbox", "only the outbox of PostgreSQL takes \"messages\"");
+    }
+    if following.mode == Mode::Poll {
+        section.wrong("mode", "messages are in the log and nowhere else; leave it out");
+    }
+    if following.log_budget.is_some() {
+        section.wrong("log_budget", "the slot of messages is never given back: they would be lost");
     }
 }
 
@@ -178,11 +218,20 @@ pub(super) fn read_pipeline(
         section.wrong("from", &why);
     }
     let team = team?;
+    check_team(section, team, &source);
+    let name = section.name().to_owned();
+    // Known when everything has been read.
+    let fingerprint = 0;
+    Some(Pipeline { name, source, sinks, routing, settings, team, alert, fingerprint })
+}
+
+/// Not every source can be divided.
+fn check_team(section: &Section<'_>, team: Team, source: &Source) {
     if team.coordination != Coordination::Leader {
         if source.mapping.is_some() {
             section
                 .wrong("coordination", "a mapped table can only have a leader: write \"leader\"");
-        } else if source.mode == Mode::Tail {
+        } else if source.following.mode == Mode::Tail {
             section.wrong(
                 "coordination",
                 "a source with mode = \"tail\" can only have a leader: write \"leader\", or mode = \
@@ -193,10 +242,6 @@ pub(super) fn read_pipeline(
             section.wrong("coordination", &why);
         }
     }
-    let name = section.name().to_owned();
-    // Known when everything has been read.
-    let fingerprint = 0;
-    Some(Pipeline { name, source, sinks, routing, settings, team, alert, fingerprint })
 }
 
 /// `to = "out"`, or several: `to = ["out", "audit"]`.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use semel_core::Secret;
 use semel_core::idempotency::AfterCrash;
 use semel_http::proxy::PathPattern;
-use semel_http::{Covers, EncryptionKeys, Policy, Scope};
+use semel_http::{Covers, EncryptionKeys, IdempotencyKey, Policy, Scope};
 
 use super::document::Document;
 use super::{SECTIONS, Section};
@@ -47,6 +47,7 @@ pub(crate) struct KeyOptions {
     methods: Option<Vec<http::Method>>,
     key_headers: Option<Vec<http::HeaderName>>,
     key_format: Option<KeyFormat>,
+    min_key: Option<usize>,
     covers: Option<Covers>,
     canonical_json: Option<bool>,
     lease: Option<Duration>,
@@ -142,6 +143,7 @@ fn read_keys(section: &mut Section<'_>) -> KeyOptions {
         methods: parsed(section, "methods", |word| word.to_ascii_uppercase().parse().ok()),
         key_headers: parsed(section, "key_headers", |word| word.parse().ok()),
         key_format: section.choice("key_format", &formats),
+        min_key: section.size("min_key", 1..=IdempotencyKey::MAX_BYTES),
         covers: section
             .choice("covers", &[("endpoint", Covers::Endpoint), ("tenant", Covers::Tenant)]),
         canonical_json: section.boolean("canonical_json"),
@@ -209,6 +211,7 @@ impl KeyOptions {
             methods: self.methods.or(base.methods),
             key_headers: self.key_headers.or(base.key_headers),
             key_format: self.key_format.or(base.key_format),
+            min_key: self.min_key.or(base.min_key),
             covers: self.covers.or(base.covers),
             canonical_json: self.canonical_json.or(base.canonical_json),
             lease: self.lease.or(base.lease),
@@ -251,6 +254,7 @@ impl KeyOptions {
         }
         policy = with(policy, self.methods, Policy::methods);
         policy = with(policy, self.key_headers, Policy::key_headers);
+        policy = with(policy, self.min_key, Policy::min_key_bytes);
         policy = with(policy, self.covers, Policy::key_covers);
         policy = with(policy, self.max_request, Policy::max_request_bytes);
         policy = with(policy, self.max_response, Policy::max_response_bytes);

@@ -1,6 +1,6 @@
 //! What operators do: configure, look on, repair, prove; as they run it.
 
-#![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests may panic")]
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 #[path = "../shop/mod.rs"]
 mod shop;

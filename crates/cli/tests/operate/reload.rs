@@ -23,10 +23,32 @@ fn a_relay_goes_over_to_a_new_configuration_and_loses_nothing() {
     let (before, after) = (shop.published(), lines(&shop.read("other.ndjson")));
     let mut types: Vec<_> = before.iter().chain(&after).map(|one| &one["event_type"]).collect();
     assert_eq!(types.len(), 201, "each once");
-    types.sort_by_key(|name| name.to_string());
+    types.sort_by_key(ToString::to_string);
     types.dedup();
     assert_eq!(types.len(), 201);
     relay.signal("TERM");
+}
+
+/// Each time it goes over while the last one may still be ending.
+#[test]
+fn one_change_after_another_loses_and_repeats_nothing() {
+    let shop = Shop::new();
+    let right = shop.read("semel.toml");
+    let relay = shop.relay();
+    shop.wait_until("started", || shop.read("log").contains("relay started"));
+    for round in 0..6 {
+        shop.insert("1", &format!("E{round}"));
+        let line = if round % 2 == 0 { "key = \"{aggregate_id}\"\n" } else { "" };
+        shop.write_config(&format!("{right}{line}"));
+        relay.signal("HUP");
+        let times = || shop.read("log").matches("the new configuration holds").count();
+        shop.wait_until("it holds", || times() == round + 1);
+    }
+    shop.insert("1", "Last");
+    shop.wait_until("the last one comes", || shop.read("events.ndjson").contains("Last"));
+    let types: Vec<_> =
+        shop.published().iter().map(|one| one["event_type"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(types, ["E0", "E1", "E2", "E3", "E4", "E5", "Last"], "in order, each once");
 }
 
 #[test]

@@ -198,3 +198,53 @@ fn no_secret_of_the_proxy_is_ever_said() {
     let output = shop.command(&["proxy", "--config", "semel.toml"]).output().unwrap();
     is_silent("proxy", &output);
 }
+
+/// Neither in what the relay says nor in what it serves.
+#[cfg(feature = "page")]
+#[test]
+fn no_secret_of_the_page_is_ever_said() {
+    let shop = Shop::new();
+    let schema: Value = serde_json::from_str(&shop.expect(0, &["config", "schema"])).unwrap();
+    let access = &schema["properties"]["http"]["properties"]["access"]["additionalProperties"];
+    assert_eq!(secrets_of(access), BTreeSet::from(["token".into()]));
+    let token = MARKER.repeat(3);
+    shop.configure(&format!(
+        "[http]\nlisten = '127.0.0.1:0'\n[http.access.olga]\nrole = 'admin'\ntoken = '{token}'"
+    ));
+    for arguments in [&["config", "check"][..], &["config", "show"]] {
+        let output = shop.command(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", all(&output));
+        is_silent("page", &output);
+    }
+    let mut relay = shop.command(&["relay"]);
+    let log = fs::File::create(shop.file("log")).unwrap();
+    let relay = relay.env("SEMEL_LOG", "debug").stdout(Stdio::null()).stderr(log).spawn().unwrap();
+    let relay = Running(relay);
+    let address = || {
+        let log = shop.read("log");
+        let (_, rest) = log.split_once("on http://")?;
+        Some(rest.split_once('/')?.0.to_owned())
+    };
+    shop.wait_until("it serves", || address().is_some());
+    for path in ["/", "/metrics", "/readyz", "/api/pipelines", "/api/activity", "/nowhere"] {
+        let said = get(&address().unwrap(), path, &token);
+        assert!(said.starts_with("HTTP/1.1 ") && !said.contains(MARKER), "{path}: {said}");
+    }
+    relay.signal("TERM");
+    assert!(!shop.read("log").contains(MARKER), "{}", shop.read("log"));
+}
+
+#[cfg(feature = "page")]
+fn get(address: &str, path: &str, token: &str) -> String {
+    use std::io::{Read, Write};
+    let mut connection = std::net::TcpStream::connect(address).unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\
+         Connection: close\r\n\r\n"
+    );
+    connection.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    connection.read_to_end(&mut answer).unwrap();
+    String::from_utf8_lossy(&answer).into_owned()
+}

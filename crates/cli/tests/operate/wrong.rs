@@ -103,7 +103,7 @@ const TABLE: &[(In, &str, &str)] = &[
     (End, "[limits]\npayload = 1024", "write \"512KiB\", \"1MiB\" or \"1GB\""),
     (End, "[limits]\npayload = '1M'", "\"1M\" is no size; write \"512KiB\""),
     (End, "[limits]\npayload = '2GiB'", "must be from 1KiB to 1GiB"),
-    (End, "[limits]\nin_flight_events = 50", "raise one or lower the other"),
+    (End, "[limits]\nin_flight_events = 0", "must be from 1 to 1000000, not 0"),
     (End, "[retention]\nkeep = 'a week'", "is no span of time; write \"100ms\", \"5s\" or \"3d\""),
     (End, "[retention]\nchunk = 0", "must be from 1 to 100000, not 0"),
     (End, "[retention]\ndelete = 'on_publish'\nkeep = '1d'", "leave one of them out"),
@@ -111,6 +111,16 @@ const TABLE: &[(In, &str, &str)] = &[
     (End, "[test]\nname = 'x'", "write [[test]], for each one again"),
     (End, "[[test]]\nname = 'x'", "needs an event: { aggregate_type, aggregate_id, event_type }"),
     (End, "[[test]]\nname = 'x'\npipeline = 'order'", "did you mean \"orders\"?"),
+    // the page
+    (End, "[http]\nlisten = '9464'", "must be an address with a port, such as 127.0.0.1:9464"),
+    (End, "[http]\nlisten = '0.0.0.0:9464'", "add [http.access.NAME] with role and token_file"),
+    (End, "[http.access.olga]\nrole = 'viewer'", "is needed: token_file, token or token_sha256"),
+    (
+        End,
+        "[http.access.olga]\nrole = 'viewer'\ntoken = 'short'",
+        "make one by openssl rand -hex 32",
+    ),
+    (End, "[http.access.olga]\nrole = 'viewr'\ntoken_file = 'x'", "did you mean \"viewer\"?"),
     // the proxy
     (End, "[proxy]\nlisten = '8080'", "must be an address with a port, such as 127.0.0.1:8080"),
     (End, "[proxy]\nscope = 'tenant'", "write \"header:Authorization\" or \"single-tenant\""),
@@ -161,7 +171,7 @@ fn a_file_that_is_not_there_says_who_writes_it() {
 }
 
 /// The smallest configuration with these lines in it, and the variable if it is one.
-fn configuration<'l>(place: In, lines: &'l str) -> (String, Option<(&'l str, &'l str)>) {
+fn configuration(place: In, lines: &str) -> (String, Option<(&str, &str)>) {
     let mut url = "url = 'sqlite://shop.db'";
     let mut sink = "type = 'file'\npath = 'events.ndjson'";
     let mut to = "to = 'out'";

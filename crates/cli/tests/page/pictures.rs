@@ -42,21 +42,15 @@ fn pictures() {
         sleep(Duration::from_secs(1));
         browser.picture(&folder.join(format!("page-{name}.png")));
     };
-    take("overview", "overview", "the last half hour", 860, 1280, "light");
-    take("overview-dark", "overview", "the last half hour", 860, 1280, "dark");
+    take("overview", "overview", "the last half hour", 940, 1280, "light");
+    take("overview-dark", "overview", "the last half hour", 940, 1280, "dark");
     take("events", "events", "OrderPlaced", 760, 1280, "light");
     take("dead", "dead", "Parked aggregates", 640, 1280, "light");
     take("narrow", "dead", "Parked aggregates", 800, 360, "light");
-    take("narrow-overview", "overview", "the last half hour", 800, 360, "dark");
-    take("sources", "sources", "outbox on disk", 560, 1280, "light");
-    take("relays", "relays", "everything", 480, 1280, "light");
     browser.go(&format!("{}#/orders/events?q=state:dead", relay.url));
     browser.click("table[aria-label=Events] tbody a");
     browser.wait_for("Its life");
     browser.size(1280, 760);
     sleep(Duration::from_secs(1));
     browser.picture(&folder.join("page-event.png"));
-    browser.click("#discard");
-    browser.wait_for("cannot be taken back");
-    browser.picture(&folder.join("page-confirm.png"));
 }

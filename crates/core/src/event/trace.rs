@@ -20,7 +20,7 @@ impl Headers {
     /// ```
     pub fn continue_trace(&self, span: &Span) -> bool {
         let Some(parent) = self.get(Self::TRACEPARENT).and_then(parse) else { return false };
-        let state = self.get(TRACESTATE).and_then(|state| state.parse::<TraceState>().ok());
+        let state = self.get(Self::TRACESTATE).and_then(|state| state.parse::<TraceState>().ok());
         let (trace, id, flags) = parent;
         let remote = SpanContext::new(trace, id, flags, true, state.unwrap_or_default());
         // Fails where nobody collects spans, and then there is nothing to do.
@@ -28,8 +28,6 @@ impl Headers {
         true
     }
 }
-
-const TRACESTATE: &str = "tracestate";
 
 /// A W3C trace parent. What later versions append is skipped, as they ask for.
 fn parse(parent: &str) -> Option<(TraceId, SpanId, TraceFlags)> {
@@ -55,7 +53,7 @@ pub(super) fn capture(headers: &mut Headers) {
     headers.set(Headers::TRACEPARENT, format!("00-{trace}-{id}-{flags:02x}"));
     let state = span.trace_state().header();
     if !state.is_empty() {
-        headers.set(TRACESTATE, state);
+        headers.set(Headers::TRACESTATE, state);
     }
 }
 

@@ -55,6 +55,17 @@ pub trait IdempotencyStore: Send + Sync {
         lease: Duration,
     ) -> Result<Claim, Failure>;
 
+    /// The same as [`IdempotencyStore::claim`], from stores that need not wait for anything. `None`
+    /// means that nothing was done: ask by `claim`.
+    fn claim_at_once(
+        &self,
+        _key: &ScopedKey,
+        _fingerprint: &Fingerprint,
+        _lease: Duration,
+    ) -> Option<Result<Claim, Failure>> {
+        None
+    }
+
     /// Stores the result for `keep`, and ends the claim.
     ///
     /// # Errors
@@ -66,6 +77,18 @@ pub trait IdempotencyStore: Send + Sync {
         record: Record,
         keep: Duration,
     ) -> Result<Holding, Failure>;
+
+    /// The same as [`IdempotencyStore::complete`], from stores that need not wait for anything.
+    /// `None` means that nothing was done: ask by `complete`.
+    fn complete_at_once(
+        &self,
+        _key: &ScopedKey,
+        _token: Token,
+        _record: &Record,
+        _keep: Duration,
+    ) -> Option<Result<Holding, Failure>> {
+        None
+    }
 
     /// Extends the lease to `lease` from now. Zero ends it: the claim counts as abandoned, and the
     /// next one is fresh, with the next attempt number.

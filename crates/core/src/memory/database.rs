@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::changes::Changes;
+use super::letters::Letters;
 use super::{MemoryOutbox, lock};
 use crate::clock::{Clock, SystemClock};
 use crate::event::{Event, EventId};
@@ -53,6 +54,8 @@ pub(super) struct Committed {
     pub(super) inbox: HashMap<(String, EventId), Seen>,
     /// What operators changed.
     pub(super) audit: Vec<AuditEntry>,
+    pub(super) marks: HashMap<(String, String), u64>,
+    pub(super) letters: Letters,
     numbers: BTreeMap<String, i64>,
 }
 
@@ -143,6 +146,8 @@ impl MemoryDatabase {
             idempotency_keys: HashSet::new(),
             numbers: BTreeMap::new(),
             inbox: HashMap::new(),
+            marks: HashMap::new(),
+            letters: None,
         }
     }
 
@@ -313,6 +318,9 @@ pub struct MemoryTx {
     pub(super) idempotency_keys: HashSet<String>,
     numbers: BTreeMap<String, i64>,
     pub(super) inbox: HashMap<(String, EventId), Option<Bytes>>,
+    pub(super) marks: HashMap<(String, String), u64>,
+    /// All letters, once they were looked at.
+    pub(super) letters: Option<Letters>,
 }
 
 impl MemoryTx {
@@ -341,6 +349,10 @@ impl MemoryTx {
             }
             for (key, result) in self.inbox {
                 committed.inbox.insert(key, Seen { at: now, result });
+            }
+            committed.marks.extend(self.marks);
+            if let Some(letters) = self.letters {
+                committed.letters = letters;
             }
         }
         self.database.announce_change();

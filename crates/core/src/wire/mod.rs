@@ -20,8 +20,11 @@
 //! ```
 
 mod cloudevents;
+mod epitaph;
 mod escape;
 mod plain;
+
+pub use epitaph::Epitaph;
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -308,6 +311,33 @@ mod tests {
             format.headers(&event, Binding::Http, &mut |name, _| {
                 assert!(name.starts_with("semel-") || name.starts_with("ce-"), "{name}");
             });
+        }
+    }
+
+    #[test]
+    fn a_dead_letter_is_still_the_event_that_it_was() {
+        let failure = Failure::refused("E-TEST", format!("ü\r\n{}", "x".repeat(5_000)));
+        let epitaph = Epitaph { failure: &failure, attempts: 3, consumer: "ß", origin: "t/0@1" };
+        for binding in BINDINGS {
+            for (_, format) in Format::NAMES {
+                let event = Event::new("order", "42", "OrderPlaced").with_header("tenant", "acme");
+                let mut headers = Vec::new();
+                let mut add = |name: &str, value: &str| {
+                    assert!(!binding.is_ascii() || value.is_ascii(), "{value}");
+                    headers.push((name.to_owned(), value.to_owned()));
+                };
+                format.headers(&event, binding, &mut add);
+                epitaph.headers(binding, &mut |name, value| add(name, value));
+                let content_type =
+                    (!binding.content_type_is_a_header()).then(|| format.content_type(&event));
+                // In MQTT every property is an attribute of the CloudEvent.
+                if binding == Binding::Mqtt && format == Format::CloudEventsBinary {
+                    continue;
+                }
+                let pairs = headers.iter().map(|(name, value)| (&**name, &**value));
+                let back = decode(binding, content_type, pairs, format.body(&event)).unwrap();
+                assert_eq!(back, event, "{binding:?} {format:?}");
+            }
         }
     }
 

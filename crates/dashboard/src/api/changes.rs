@@ -202,10 +202,10 @@ impl<'a> Noted<'a> {
 
     /// Writes down how many events it was. The change is made: nothing takes it back.
     pub(crate) async fn end(self, events: u64) {
-        if let (Some(insight), Some(entry)) = (&self.pipeline.insight, self.entry) {
-            if let Err(failure) = patiently(insight.conclude(entry, events)).await {
-                tracing::warn!(entry, events, %failure, "cannot write down how a change ended");
-            }
+        if let (Some(insight), Some(entry)) = (&self.pipeline.insight, self.entry)
+            && let Err(failure) = patiently(insight.conclude(entry, events)).await
+        {
+            tracing::warn!(entry, events, %failure, "cannot write down how a change ended");
         }
     }
 }

@@ -5,8 +5,10 @@
 //! |---|---|---|
 //! | [`OutboxWriter`](semel_core::OutboxWriter) | [`outbox`] | [`outbox_suite!`](crate::outbox_suite) |
 //! | [`Source`](semel_core::Source) | [`source`] | [`source_suite!`](crate::source_suite) |
+//! | [`Source`](semel_core::Source) of a broker, beside that | [`subscription`] | [`subscription_suite!`](crate::subscription_suite) |
 //! | [`Sink`](semel_core::Sink) | [`sink`] | [`sink_suite!`](crate::sink_suite) |
 //! | [`InboxStore`](semel_core::InboxStore) | [`inbox`] | [`inbox_suite!`](crate::inbox_suite) |
+//! | [`DeadLetters`](semel_core::DeadLetters), [`Marks`](semel_core::Marks) | [`letters`] | [`letters_suite!`](crate::letters_suite) |
 //! | [`IdempotencyStore`](semel_core::IdempotencyStore) | [`idempotency`] | [`idempotency_suite!`](crate::idempotency_suite) |
 //! | [`AdminStore`](semel_core::AdminStore) | [`admin`] | [`admin_suite!`](crate::admin_suite) |
 //! | [`Coordinator`](semel_core::coordination::Coordinator) | [`coordination`] | [`coordination_suite!`](crate::coordination_suite) |
@@ -18,9 +20,11 @@ pub mod coordination;
 pub mod idempotency;
 pub mod inbox;
 pub mod insight;
+pub mod letters;
 pub mod outbox;
 pub mod sink;
 pub mod source;
+pub mod subscription;
 
 /// Makes a module with one test per scenario. For the suite macros.
 #[doc(hidden)]
@@ -47,7 +51,7 @@ macro_rules! stamp_suite {
 #[cfg(test)]
 mod tests {
     /// The sources of each suite, and its macro among them.
-    const SUITES: [&[&str]; 8] = [
+    const SUITES: [&[&str]; 9] = [
         &[include_str!("clock.rs")],
         &[include_str!("coordination.rs")],
         &[include_str!("outbox.rs")],
@@ -59,8 +63,10 @@ mod tests {
             include_str!("source/storm.rs"),
             include_str!("source/waiting.rs"),
         ],
+        &[include_str!("subscription.rs")],
         &[include_str!("sink.rs")],
         &[include_str!("inbox.rs")],
+        &[include_str!("letters.rs")],
         &[
             include_str!("idempotency.rs"),
             include_str!("idempotency/admin.rs"),

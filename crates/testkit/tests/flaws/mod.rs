@@ -8,6 +8,7 @@ mod outbox;
 mod sink;
 mod source;
 mod stores;
+mod subscription;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -257,6 +257,14 @@ fn single_mistakes_say_what_to_write() {
             source("mode = \"tail\""),
             "f:3  [source.orders] mode: only the outbox of PostgreSQL and of MySQL can be tailed",
         ),
+        (
+            source("outbox = \"messages\""),
+            "f:3  [source.orders] outbox: only the outbox of PostgreSQL takes \"messages\"",
+        ),
+        (
+            source("log_budget = \"1GiB\""),
+            "f:3  [source.orders] log_budget: only PostgreSQL keeps log for those who tail it",
+        ),
         (source("bacth = 1"), "f:3  [source.orders] has no key \"bacth\"; did you mean \"batch\"?"),
     ];
     check(&cases);
@@ -475,7 +483,7 @@ fn check_examples(page: &str) -> usize {
 
 /// Whatever is written there: it is a configuration, or it is said what is wrong and where.
 #[test]
-fn no_text_is_too_strange() {
+fn fuzzed_no_text_is_too_strange() {
     let full = format!(
         "{SMALLEST}topic = \"{{aggregate_type|kebab}}.events\"
 retry = {{ schedule = [\"0s\", \"3s\"], attempts = 4, on_dead = \"skip\" }}
@@ -539,4 +547,24 @@ fn the_page_is_for_this_machine_unless_it_asks_who_one_is() {
         assert!(found.iter().any(|one| one.contains(expected)), "{more}: {found:?}");
         assert!(!format!("{found:?}").contains("long enough"), "{found:?}");
     }
+}
+
+/// Where messages are all there is, the log cannot be given up.
+#[cfg(feature = "postgres")]
+#[test]
+fn messages_need_the_log() {
+    let source = |line: &str| {
+        let url = "url = \"postgres://db/shop\"\noutbox = \"messages\"";
+        SMALLEST.replacen("url = \"sqlite://${FILE}\"", &format!("{url}\n{line}"), 1)
+    };
+    check(&[
+        (
+            source("mode = \"poll\""),
+            "f:4  [source.orders] mode: messages are in the log and nowhere else; leave it out",
+        ),
+        (
+            source("log_budget = \"1GiB\""),
+            "f:4  [source.orders] log_budget: the slot of messages is never given back",
+        ),
+    ]);
 }

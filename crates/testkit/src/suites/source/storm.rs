@@ -48,6 +48,16 @@ pub async fn a_storm_of_crashes_and_retries_loses_and_reorders_nothing<P: Source
             storm.crash(P::CUMULATIVE);
         }
     }
+    // What a cumulative source forgot comes once more.
+    while P::CUMULATIVE {
+        let batch = drive.next_unless_quiet(Limit::default()).await;
+        if batch.is_empty() && storm.in_flight() == 0 {
+            break;
+        }
+        storm.take(batch);
+        let outcomes = storm.settle_some(time_in(&**probe, Duration::ZERO));
+        drive.settle(outcomes).await;
+    }
     drive.expect_nothing().await;
     drive.reopen().await.expect_nothing().await;
     Ok(())

@@ -1,0 +1,94 @@
+//! A message as it came from a topic, and as a dead letter.
+
+use bytes::Bytes;
+use rdkafka::Message as _;
+use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Header, Headers, OwnedHeaders};
+use semel_core::wire::{Binding, Epitaph, decode};
+use semel_core::{Event, Failure, Message, Topic};
+
+use crate::kafka::record::Record;
+
+/// A partition of a topic.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Partition {
+    pub(super) topic: Topic,
+    pub(super) number: i32,
+}
+
+impl Partition {
+    pub(super) fn new(topic: &str, number: i32) -> Self {
+        Self { topic: Topic::from(topic), number }
+    }
+}
+
+/// A message as it came.
+pub(super) struct Arrived {
+    pub(super) partition: Partition,
+    pub(super) offset: i64,
+    key: Option<Vec<u8>>,
+    headers: OwnedHeaders,
+    body: Bytes,
+}
+
+impl Arrived {
+    pub(super) fn new(message: &BorrowedMessage<'_>) -> Self {
+        let headers = message.headers().map(BorrowedHeaders::detach);
+        Self {
+            partition: Partition::new(message.topic(), message.partition()),
+            offset: message.offset(),
+            key: message.key().map(<[u8]>::to_vec),
+            headers: headers.unwrap_or_default(),
+            body: message.payload().map(Bytes::copy_from_slice).unwrap_or_default(),
+        }
+    }
+
+    /// The message for a consumer.
+    ///
+    /// # Errors
+    /// `Refused` when it is no event.
+    pub(super) fn message(&self) -> Result<Message, Failure> {
+        // What is not text is no header of an event.
+        let headers = self.headers.iter().filter_map(|Header { key, value }| {
+            std::str::from_utf8(value?).ok().map(|value| (key, value))
+        });
+        let event = decode(Binding::Kafka, None, headers, self.body.clone())?;
+        let mut message = Message::first(self.partition.topic.clone(), event);
+        let key = self.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
+        message.key = key.filter(|key| *key != message.event.aggregate_id).map(Into::into);
+        Ok(message)
+    }
+
+    /// The message as a dead letter, and where it goes.
+    pub(super) fn letter(&self, place: usize, grave: Topic, why: Why<'_>) -> (Message, Record) {
+        let Partition { topic, number } = &self.partition;
+        let origin = format!("{topic}/{number}@{}", self.offset);
+        let Why { failure, attempts, group } = why;
+        let epitaph = Epitaph { failure, attempts, consumer: group, origin: &origin };
+        let mut headers = OwnedHeaders::new_with_capacity(self.headers.count() + 5);
+        let mut size = self.body.len();
+        for Header { key, value } in self.headers.iter().filter(|header| !Epitaph::has(header.key))
+        {
+            size += key.len() + value.map_or(0, <[u8]>::len);
+            headers = headers.insert(Header { key, value });
+        }
+        let mut all = Some(headers);
+        epitaph.headers(Binding::Kafka, &mut |key, value| {
+            size += key.len() + value.len();
+            all = all.take().map(|all| all.insert(Header { key, value: Some(value) }));
+        });
+        let key = self.key.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+        let mut message = Message::first(grave, Event::new("semel.dead_letter", &*key, "Dead"));
+        message.key = Some(key.into());
+        let record =
+            Record { place, headers: all.unwrap_or_default(), value: self.body.clone(), size };
+        (message, record)
+    }
+}
+
+/// Why a message is a dead letter.
+#[derive(Clone, Copy)]
+pub(super) struct Why<'a> {
+    pub(super) failure: &'a Failure,
+    pub(super) attempts: u32,
+    pub(super) group: &'a str,
+}

@@ -1,0 +1,167 @@
+//! Members that join and leave all the time: each effect once and in order, and work goes on.
+//!
+//! `SEMEL_STORM_SECONDS` says how long; members come and go every 2 seconds.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use semel_backends::postgres::{PgPool, Postgres, Transaction};
+use semel_core::{Event, Failure, Message};
+use semel_relay::{Consumer, Relay, Settings, Stop, Stopper, handler_fn};
+use semel_testkit::services::{Service, service};
+use semel_testkit::workload::{event, number};
+use tokio::task::JoinHandle;
+use tokio::time::{interval, sleep, timeout};
+
+use super::{Group, PATIENCE};
+use crate::postgres::Database;
+
+const LANES: u64 = 16;
+const EVERY: Duration = Duration::from_secs(2);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn members_that_come_and_go_take_every_effect_once() {
+    let Some(brokers) = service(Service::Kafka) else { return };
+    let Some(database) = Database::new().await else { return };
+    let seconds = std::env::var("SEMEL_STORM_SECONDS").ok().and_then(|text| text.parse().ok());
+    let storm = Duration::from_secs(seconds.unwrap_or(6));
+    let pool = database.store.pool().clone();
+    sqlx::raw_sql("create table effects (place bigserial, lane text, number bigint)")
+        .execute(&pool)
+        .await
+        .unwrap();
+    let group = Group::at(&brokers).await;
+    let publishing = publish(&group, storm);
+    let (published, longest_pause) =
+        tokio::join!(publishing, come_and_go(&group, &database, &pool, storm));
+    assert!(longest_pause < Duration::from_secs(6), "nothing happened for {longest_pause:?}");
+
+    let last = Member::join(&group, &database).await;
+    let all = async {
+        while count(&pool).await < published * LANES {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let came = timeout(PATIENCE, all).await;
+    last.leave().await;
+    check(&pool, published).await;
+    came.expect("everything takes effect in the end");
+}
+
+/// Publishes the next number of every lane, again and again; how many.
+async fn publish(group: &Group, storm: Duration) -> u64 {
+    let (began, mut pace) = (Instant::now(), interval(Duration::from_millis(50)));
+    let mut published = 0;
+    while began.elapsed() < storm {
+        pace.tick().await;
+        let events: Vec<Event> =
+            (0..LANES).map(|lane| event(&format!("lane-{lane}"), published)).collect();
+        group.publish(events).await;
+        published += 1;
+    }
+    published
+}
+
+/// Two members, then three, then two others …; the longest time in which nothing took effect.
+async fn come_and_go(
+    group: &Group,
+    database: &Database,
+    pool: &PgPool,
+    storm: Duration,
+) -> Duration {
+    let began = Instant::now();
+    let mut members =
+        vec![Member::join(group, database).await, Member::join(group, database).await];
+    let (mut done, mut since, mut longest) = (count(pool).await, Instant::now(), Duration::ZERO);
+    let mut change = began + EVERY;
+    for round in 0.. {
+        if began.elapsed() >= storm {
+            break;
+        }
+        sleep(Duration::from_millis(100)).await;
+        let now = count(pool).await;
+        if now > done {
+            longest = longest.max(since.elapsed());
+            (done, since) = (now, Instant::now());
+        }
+        if Instant::now() < change {
+            continue;
+        }
+        change += EVERY;
+        if members.len() < 3 {
+            members.push(Member::join(group, database).await);
+        } else if round % 2 == 0 {
+            members.remove(0).leave().await;
+        } else {
+            members.remove(0).crash().await;
+        }
+    }
+    for member in members {
+        member.leave().await;
+    }
+    longest.max(since.elapsed())
+}
+
+struct Member {
+    stopper: Stopper,
+    running: JoinHandle<Result<semel_relay::Report, Failure>>,
+}
+
+impl Member {
+    async fn join(group: &Group, database: &Database) -> Self {
+        let config = group.config(&group.brokers, "storm");
+        let subscription = timeout(PATIENCE, config.connect()).await.unwrap().unwrap();
+        let charge = handler_fn(|tx: &mut Transaction<'static, Postgres>, message: &Message| {
+            Box::pin(async move {
+                let event = &message.event;
+                sqlx::query("insert into effects (lane, number) values ($1, $2)")
+                    .bind(&event.aggregate_id)
+                    .bind(i64::try_from(number(event)).unwrap())
+                    .execute(&mut **tx)
+                    .await
+                    .map_err(|error| Failure::transient("E-TEST", error.to_string()))?;
+                Ok(bytes::Bytes::new())
+            })
+        });
+        let consumer = Consumer::new("storm", database.store.inbox(), charge);
+        let settings = Settings { batch_events: 20, in_flight_events: 80, ..Settings::default() };
+        let relay = Relay::new("storm", subscription, consumer).with_settings(settings);
+        let (stopper, stop) = Stop::new();
+        Self { stopper, running: tokio::spawn(relay.run(stop)) }
+    }
+
+    async fn leave(self) {
+        self.stopper.stop();
+        let report = timeout(PATIENCE, self.running).await.expect("it stops").unwrap();
+        report.expect("no error");
+    }
+
+    /// Like a process that ends at any moment, as far as a task can.
+    async fn crash(self) {
+        self.running.abort();
+        let _ = timeout(PATIENCE, self.running).await;
+    }
+}
+
+async fn count(pool: &PgPool) -> u64 {
+    let count: i64 =
+        sqlx::query_scalar("select count(*) from effects").fetch_one(pool).await.unwrap();
+    count.unsigned_abs()
+}
+
+/// Every number of every lane, once, and in order.
+async fn check(pool: &PgPool, published: u64) {
+    let rows: Vec<(String, i64)> =
+        sqlx::query_as("select lane, number from effects order by place")
+            .fetch_all(pool)
+            .await
+            .unwrap();
+    let mut lanes: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for (lane, number) in rows {
+        lanes.entry(lane).or_default().push(number.unsigned_abs());
+    }
+    assert_eq!(lanes.len() as u64, LANES);
+    for (lane, numbers) in lanes {
+        assert_eq!(numbers, (0..published).collect::<Vec<_>>(), "{lane}");
+    }
+}
