@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Clients of brokers that we did not write, in Python: tests read back with them what semel sent.
+# Clients that we did not write, in Python: tests read back with them what semel sent, or let them call it.
 
 requirements="$root/scripts/clients/requirements.txt"
 # A change of the versions means another folder.

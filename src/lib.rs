@@ -9,7 +9,7 @@
 //! | write events | [`OutboxWriter`], [`Event`], a database in [`backends`] |
 //! | relay them | [`relay::Relay`] with a [`Source`] and a [`Sink`] |
 //! | consume them | [`relay::Consumer`] with an [`InboxStore`] |
-//! | serve HTTP | [`http`] (feature `http`) with an [`IdempotencyStore`] |
+//! | serve HTTP | [`http`] (feature `http`, and `axum` for its extractors) with an [`IdempotencyStore`] |
 //! | operate it | [`AdminStore`], [`dashboard`] (feature `dashboard`) |
 //! | test your service | [`memory`]: every contract without a server |
 

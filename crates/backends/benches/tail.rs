@@ -1,13 +1,18 @@
 //! How soon a source that the log tells of commits has an event, beside polling; and how fast it
 //! drains a backlog, beside `pg_recvlogical` on the same backlog. Both sides are in one run.
-//! `cargo bench -p semel-backends --features postgres --bench tail`
+//! With the feature `kafka` also how fast a relay brings that backlog to Kafka, beside one whose
+//! events are in memory.
+//! `cargo bench -p semel-backends --features kafka,postgres --bench tail`
 //!
 //! The server is that of `SEMEL_TEST_POSTGRES_URL`, with `wal_level = logical`; the tables are made
 //! anew in its database `semel_bench_tail`. Arguments: events of the backlog (200000), rounds (3),
-//! transactions per second (1000), seconds (10).
+//! transactions per second (1000), seconds (10). Kafka is that of `SEMEL_TEST_KAFKA_BROKERS`.
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
 
+#[cfg(feature = "kafka")]
+#[path = "tail/kafka.rs"]
+mod kafka;
 mod stopwatch;
 
 use std::error::Error;
@@ -37,6 +42,8 @@ async fn main() -> Outcomes<()> {
     };
     let (store, url) = fresh_store(&server).await?;
     backlog(&store, &url, count, rounds).await?;
+    #[cfg(feature = "kafka")]
+    kafka::beside_memory(&store, count, rounds).await?;
     let time = Duration::from_secs(seconds as u64);
     for round in 0..rounds {
         let tail = Ok(Tailing::Required);
@@ -106,11 +113,6 @@ async fn run(store: &PostgresStore, sql: &str) -> Outcomes<()> {
 
 /// Ten events in each transaction, 200 bytes in each event.
 async fn fill(store: &PostgresStore, count: usize) -> Outcomes<()> {
-    let payload = format!("{{\"text\":\"{}\"}}", "x".repeat(189));
-    let made = |number: usize| {
-        Event::new("order", (number % 10_000).to_string(), "OrderPlaced")
-            .with_bytes("application/json", payload.clone())
-    };
     for start in (0..count).step_by(10) {
         let events: Vec<_> = (start..count.min(start + 10)).map(made).collect();
         let mut tx = store.begin().await?;
@@ -119,6 +121,12 @@ async fn fill(store: &PostgresStore, count: usize) -> Outcomes<()> {
         tx.commit().await?;
     }
     run(store, "checkpoint").await
+}
+
+fn made(number: usize) -> Event {
+    let payload = format!("{{\"text\":\"{}\"}}", "x".repeat(189));
+    Event::new("order", (number % 10_000).to_string(), "OrderPlaced")
+        .with_bytes("application/json", payload)
 }
 
 /// What the server's own client takes to receive it all.

@@ -14,7 +14,7 @@
 //! | `parking` | what left the straight path of a source |
 //! | `coordination` | [`Coordinator`](semel_core::coordination::Coordinator): leases for several relays |
 //! | `mapped` | tables of somebody else's shape |
-//! | `inbox`, `keys`, `key_admin`, `admin`, `view` | the other stores of `semel-core` |
+//! | `inbox`, `letters`, `marks`, `keys`, `key_admin`, `admin`, `view` | the other stores of `semel-core` |
 //! | `sink`, `subscription` | the two ends of a broker |
 //! | `error` | which error of the client library is which [`Fault`](semel_core::Fault) |
 
@@ -24,12 +24,16 @@ pub mod aws;
 mod coordination;
 #[cfg(any(feature = "mysql", feature = "nats", feature = "postgres", feature = "redis"))]
 mod crypto;
+#[cfg(any(feature = "aws", feature = "nats"))]
+mod intake;
 #[cfg(feature = "kafka")]
 pub mod kafka;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod key_page;
 #[cfg(any(feature = "aws", feature = "mqtt", feature = "nats", feature = "rabbitmq"))]
 mod lanes;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod letters;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub mod mapped;
 #[cfg(feature = "mqtt")]
@@ -40,6 +44,8 @@ pub mod mysql;
 pub mod nats;
 #[cfg(feature = "ndjson")]
 pub mod ndjson;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+pub mod once;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "rabbitmq")]
@@ -59,7 +65,7 @@ pub mod statement;
 ))]
 #[allow(dead_code, reason = "not every broker needs all of it")]
 mod subscription;
-#[cfg(feature = "mysql")]
+#[cfg(any(feature = "mysql", feature = "postgres"))]
 mod tailing;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod watermark;

@@ -38,6 +38,11 @@ impl<T> Window<T> {
         self.waiting.len() + self.out.len()
     }
 
+    /// Where everything is that waits or is handed out.
+    pub(crate) fn places(&self) -> impl Iterator<Item = &T> {
+        self.waiting.values().chain(self.out.values()).map(|kept| &kept.place)
+    }
+
     /// How many wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()

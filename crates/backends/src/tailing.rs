@@ -4,17 +4,21 @@
 //! that, and polls again when the session ends. Each change is one line, one count and a gauge.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use metrics::{Gauge, counter, gauge};
 use semel_core::{Failure, Fault, telemetry};
 use tokio::task::{JoinError, JoinHandle};
+use tokio::time::Instant;
 
 /// Whether a source hears of commits from the log.
 ///
 /// ```
+/// # #[cfg(feature = "postgres")]
+/// # use semel_backends::postgres::Tailing;
+/// # #[cfg(not(feature = "postgres"))]
 /// # use semel_backends::mysql::Tailing;
 /// assert_ne!(Tailing::WherePossible, Tailing::Required);
 /// ```
@@ -89,6 +93,8 @@ impl<S: Session> Tail<S> {
     const FIRST: Duration = Duration::from_millis(250);
     const PAUSE: Duration = Duration::from_millis(250);
     const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+    /// After the log was of no use: a load that is over by then, and not one that goes on.
+    const BEHIND: Duration = Duration::from_secs(2);
     /// How long an opening source waits for a fault of the set-up to show.
     const OPENING: Duration = Duration::from_secs(5);
 
@@ -155,7 +161,7 @@ impl<S: Session> Tail<S> {
             *late = Late::default();
         } else if found && late.again() {
             // Not an error, whatever the source needs: it looks often enough by itself.
-            self.pause = Self::LONGEST_PAUSE;
+            self.pause = self.pause.max(Self::BEHIND);
             self.fall_back(&behind());
         }
     }
@@ -253,23 +259,94 @@ fn behind() -> Failure {
 }
 
 /// The numbers of it.
-struct Up {
+pub(crate) struct Up {
     pipeline: String,
     tailing: Gauge,
 }
 
 impl Up {
-    fn new(pipeline: &str) -> Self {
+    pub(crate) fn new(pipeline: &str) -> Self {
         let pipeline = pipeline.to_owned();
         let tailing = gauge!(telemetry::SOURCE_TAILING.name, "pipeline" => pipeline.clone());
         tailing.set(0.0);
         Self { pipeline, tailing }
     }
 
-    fn turns(&self, up: bool) {
+    pub(crate) fn turns(&self, up: bool) {
         self.tailing.set(if up { 1.0 } else { 0.0 });
         let to = if up { "tail" } else { "poll" };
         let labels = [("pipeline", self.pipeline.clone()), ("to", to.to_owned())];
         counter!(telemetry::SOURCE_HANDOVERS.name, &labels).increment(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log that tells nothing.
+    struct Deaf;
+
+    impl Session for Deaf {
+        fn ended(&self) -> Option<Failure> {
+            None
+        }
+
+        fn news(&self) -> BoxFuture<'static, ()> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn tail() -> Tail<Deaf> {
+        let opener = || Box::pin(async { Ok(Deaf) }) as BoxFuture<'static, _>;
+        Tail::new("orders", Tailing::WherePossible, Box::new(opener))
+    }
+
+    /// Lets time pass until it listens, or does not any more; says how much.
+    async fn until(tail: &mut Tail<Deaf>, hears: bool, found: bool) -> Duration {
+        const LOOK: Duration = Duration::from_millis(100);
+        let began = Instant::now();
+        while tail.session().is_some() != hears {
+            assert!(began.elapsed() < Duration::from_secs(300));
+            tail.tend().unwrap();
+            tail.looked(found, false, true);
+            tokio::time::sleep(LOOK).await;
+        }
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_that_was_of_no_use_is_soon_tried_again() {
+        let mut tail = tail();
+        until(&mut tail, true, false).await;
+        let noticed = until(&mut tail, false, true).await;
+        assert!(noticed < Duration::from_secs(10), "{noticed:?}");
+        let quiet = until(&mut tail, true, false).await;
+        assert!(quiet < Duration::from_secs(4), "{quiet:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_that_goes_on_is_polled_for_longer_and_longer() {
+        let mut tail = tail();
+        let mut polled = Vec::new();
+        for _ in 0..8 {
+            until(&mut tail, true, true).await;
+            until(&mut tail, false, true).await;
+            polled.push(until(&mut tail, true, true).await);
+        }
+        assert!(polled.is_sorted(), "{polled:?}");
+        assert!(polled[7] >= Duration::from_secs(60), "{polled:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_the_log_tells_in_time_keeps_it() {
+        let mut tail = tail();
+        until(&mut tail, true, false).await;
+        for _ in 0..1000 {
+            tail.tend().unwrap();
+            tail.looked(true, true, true);
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(tail.session().is_some());
     }
 }

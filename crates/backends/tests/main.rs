@@ -5,6 +5,8 @@
 #[cfg(feature = "aws")]
 mod aws;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod consumers;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod drivers;
 #[cfg(feature = "kafka")]
 mod kafka;
@@ -28,5 +30,7 @@ mod rabbitmq;
 mod redis;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod transfer;
 #[cfg(feature = "webhook")]
 mod webhook;

@@ -91,7 +91,13 @@ impl Problem {
         self.exit
     }
 
-    fn message(&self) -> String {
+    /// In one line.
+    pub(crate) fn summary(&self) -> String {
+        format!("{}: {}", self.failure.code(), self.failure)
+    }
+
+    /// In full.
+    pub(crate) fn message(&self) -> String {
         let Self { failure, places, effect, .. } = self;
         let mut message = format!("error[{}]  {failure}\n", failure.code());
         for place in places {

@@ -53,6 +53,10 @@ impl<const N: usize> Table<N> {
     }
 
     pub(crate) fn print(&self) {
+        print(&self.text());
+    }
+
+    pub(crate) fn text(&self) -> String {
         let width = |column: usize| {
             self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
         };
@@ -69,7 +73,7 @@ impl<const N: usize> Table<N> {
             text += line.trim_end();
             text.push('\n');
         }
-        print(&text);
+        text
     }
 }
 

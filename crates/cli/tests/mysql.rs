@@ -76,7 +76,7 @@ async fn events_are_published_sent_replayed_and_cleaned() {
     expect(0, &semel(folder, &url, &send));
     assert!(expect(1, &semel(folder, &url, &send)).contains("idempotency key k exists already"));
     expect(0, &semel(folder, &url, &["relay", "--drain"]));
-    let replay = ["replay", "--all", "--until", "2999-01-01T00:00:00Z"];
+    let replay = ["replay", "--all", "--yes", "--until", "2999-01-01T00:00:00Z"];
     let dry = semel(folder, &url, &[&replay[..], &["--dry-run"]].concat());
     assert_eq!(expect(0, &dry), "6 events would be replayed\n");
     assert_eq!(expect(0, &semel(folder, &url, &replay)), "6 events replayed\n");

@@ -76,7 +76,7 @@ async fn events_are_published_sent_replayed_and_cleaned() {
     expect(0, &semel(folder, &url, &send));
     assert!(expect(1, &semel(folder, &url, &send)).contains("idempotency key k exists already"));
     expect(0, &semel(folder, &url, &["relay", "--drain"]));
-    let replay = ["replay", "--all", "--until", "2999-01-01T00:00:00Z"];
+    let replay = ["replay", "--all", "--yes", "--until", "2999-01-01T00:00:00Z"];
     let dry = semel(folder, &url, &[&replay[..], &["--dry-run"]].concat());
     assert_eq!(expect(0, &dry), "6 events would be replayed\n");
     assert_eq!(expect(0, &semel(folder, &url, &replay)), "6 events replayed\n");
@@ -173,4 +173,41 @@ async fn a_relay_that_looks_once_a_minute_is_woken_by_a_notification() {
     let name = url.rsplit_once('/').unwrap().1;
     execute(&server, &format!("drop database {name} with (force)")).await;
     assert!(unnoticed && woken, "unnoticed before: {unnoticed}, woken: {woken}");
+}
+
+#[tokio::test]
+async fn messages_are_carried_and_published() {
+    let Some(server) = service(Service::Postgres) else { return };
+    let url = database(&server, "messages").await(&server);
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let config = CONFIG.replace("[sink.out]", "outbox = \"messages\"\n[sink.out]");
+    fs::write(folder.join("semel.toml"), config).unwrap();
+    expect(0, &semel(folder, &url, &["migrate", "up", "--database", &url]));
+    let said = expect(78, &semel(folder, &url, &["relay", "--drain"]));
+    assert!(said.contains("E-MESSAGES-SLOT") && said.contains("migrate up --messages"), "{said}");
+    let said = expect(1, &semel(folder, &url, &["check"]));
+    assert!(said.contains("1 problem, "), "{said}");
+    let up = ["migrate", "up", "--messages", "--database", &url];
+    expect(0, &semel(folder, &url, &up));
+    expect(0, &semel(folder, &url, &up));
+    let emit = "select pg_logical_emit_message(true, 'semel', json_build_object('id',
+        semel.uuid_v7(), 'aggregate_type', 'order', 'aggregate_id', '42', 'event_type',
+        'OrderPlaced', 'payload', n::text)::text) from generate_series(1, 5) n";
+    execute(&url, emit).await;
+    for _ in 0..2 {
+        expect(0, &semel(folder, &url, &["relay", "--drain"]));
+    }
+    let lines = fs::read_to_string(folder.join("events.ndjson")).unwrap();
+    assert_eq!(lines.lines().count(), 5, "{lines}");
+    let status = expect(0, &semel(folder, &url, &["status", "--output", "json"]));
+    assert!(status.contains("no relay reads the slot semel_messages_"), "{status}");
+    let said = expect(
+        64,
+        &semel(folder, &url, &["migrate", "sql", "--messages", "--database", "sqlite://x.db"]),
+    );
+    assert!(said.contains("E-NO-MESSAGES"), "{said}");
+    expect(0, &semel(folder, &url, &["migrate", "down", "--yes", "--database", &url]));
+    let name = url.rsplit_once('/').unwrap().1;
+    execute(&server, &format!("drop database {name} with (force)")).await;
 }

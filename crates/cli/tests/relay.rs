@@ -6,6 +6,11 @@ mod shop;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+#[cfg(feature = "otlp")]
+use std::io::{Read, Write};
+#[cfg(feature = "otlp")]
+use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -162,7 +167,7 @@ fn a_dead_letter_holds_its_aggregate_until_it_is_retried_or_discarded() {
     assert_eq!(shop.json(&["status"])[0]["dead"], 2, "a dry run changes nothing");
     assert_eq!(shop.json(&["dead", "discard", id])["discarded"], 1);
     assert_eq!(shop.json(&["dead", "discard", id])["discarded"], 0);
-    let all = ["dead", "retry", "--all", "--aggregate", "b"];
+    let all = ["dead", "retry", "--all", "--yes", "--aggregate", "b"];
     assert_eq!(shop.json(&[&all[..], &["--dry-run"]].concat())["retried"], 1);
     assert_eq!(shop.json(&all)["retried"], 1);
     shop.expect(0, &["relay", "--drain"]);
@@ -210,8 +215,7 @@ fn sigterm_ends_it_well_and_kill_loses_nothing() {
         }
     }
     wait_for(&shop, EVENTS);
-    let terminated = Command::new("kill").args(["-TERM", &relay.id().to_string()]).status();
-    assert!(terminated.unwrap().success());
+    terminate(&relay);
     assert_eq!(relay.wait().unwrap().code(), Some(0));
     for numbers in distinct(&shop.published()).values() {
         assert!(numbers.is_sorted(), "order within an aggregate: {numbers:?}");
@@ -219,6 +223,92 @@ fn sigterm_ends_it_well_and_kill_loses_nothing() {
 }
 
 #[cfg(unix)]
+/// With what `Type=notify` and `WatchdogSec=` set, and logs for a collector.
+#[test]
+fn the_service_manager_is_told_and_the_log_may_be_json() {
+    let shop = Shop::new();
+    let socket = UnixDatagram::bind(shop.file("notify")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let relay = shop
+        .command(&["relay"])
+        .env("NOTIFY_SOCKET", shop.file("notify"))
+        .env("WATCHDOG_USEC", "300000")
+        .env("SEMEL_LOG_FORMAT", "json")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let told = || {
+        let mut buffer = [0; 200];
+        let length = socket.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..length]).trim().to_owned()
+    };
+    assert_eq!([told(), told(), told()], ["READY=1", "WATCHDOG=1", "WATCHDOG=1"]);
+    terminate(&relay);
+    assert!((0..20).any(|_| told() == "STOPPING=1"));
+
+    let output = relay.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let logged = lines(&String::from_utf8(output.stderr).unwrap());
+    assert!(logged.iter().any(|line| line["pipeline"] == "orders" && line["level"] == "INFO"));
+}
+
+/// The span of the sending, in the trace of the request that wrote the event.
+#[test]
+#[cfg(feature = "otlp")]
+fn a_collector_gets_the_trace_that_an_event_carries() {
+    let shop = Shop::new();
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let header = format!("traceparent={parent}");
+    let event = ["--aggregate-type", "order", "--aggregate-id", "42", "--type", "Placed"];
+    let send = ["send", "--database", "sqlite://shop.db", "--header", &header];
+    shop.expect(0, &[&send[..], &event].concat());
+
+    let collector = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", collector.local_addr().unwrap());
+    let collected = std::thread::spawn(move || collect(&collector));
+    let relay = shop
+        .command(&["relay", "--drain"])
+        .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        .env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
+        .output()
+        .unwrap();
+    assert_eq!(relay.status.code(), Some(0), "{}", all(&relay));
+    let spans = collected.join().unwrap();
+    let span = &spans["resourceSpans"][0]["scopeSpans"][0]["spans"][0];
+    assert_eq!(span["traceId"], parent[3..35]);
+    assert_eq!(span["parentSpanId"], parent[36..52]);
+    let name = span["name"].as_str().unwrap();
+    assert!(name.starts_with("send order"), "{span}");
+    let resource = spans["resourceSpans"][0]["resource"].to_string();
+    assert!(resource.contains("service.name") && resource.contains("semel"), "{resource}");
+}
+
+/// A collector of traces, for one call.
+#[cfg(feature = "otlp")]
+fn collect(collector: &TcpListener) -> Value {
+    let (mut connection, _) = collector.accept().unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let (mut received, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        let read = connection.read(&mut piece).unwrap();
+        received.extend_from_slice(&piece[..read]);
+        let text = String::from_utf8_lossy(&received);
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        assert!(head.starts_with("POST /v1/traces "), "{head}");
+        let head = head.to_ascii_lowercase();
+        let (_, length) = head.split_once("content-length: ").unwrap();
+        if body.len() == length.lines().next().unwrap().parse::<usize>().unwrap() {
+            connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").unwrap();
+            return serde_json::from_str(body).unwrap();
+        }
+    }
+}
+
+fn terminate(process: &Child) {
+    let terminated = Command::new("kill").args(["-TERM", &process.id().to_string()]).status();
+    assert!(terminated.unwrap().success());
+}
+
 fn start(shop: &Shop) -> Child {
     shop.command(&["relay"]).stderr(Stdio::null()).spawn().unwrap()
 }

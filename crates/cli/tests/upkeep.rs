@@ -8,6 +8,10 @@ use std::fs;
 use std::io::Write;
 use std::process::Stdio;
 
+use semel_backends::sqlite::{Sqlite, SqliteConfig, Transaction};
+use semel_core::memory::MemoryBroker;
+use semel_core::{Event, HandlerError, Message, Sink};
+use semel_relay::{Consumer, Stop, handler_fn};
 use serde_json::{Value, json};
 use sqlx::{Connection, SqliteConnection};
 
@@ -214,8 +218,8 @@ fn what_was_published_is_published_again_with_the_same_id() {
     shop.expect(0, &["relay", "--drain"]);
     assert_eq!(ids(&shop.published()), [&sent[0], second, &sent[2], second]);
 
-    let chosen = ["replay", "--all", "--aggregate", "42", "--type", "OrderPlaced"];
-    assert_eq!(shop.json(&["replay", "--all", "--type", "Other"])["replayed"], 0);
+    let chosen = ["replay", "--all", "--yes", "--aggregate", "42", "--type", "OrderPlaced"];
+    assert_eq!(shop.json(&["replay", "--all", "--yes", "--type", "Other"])["replayed"], 0);
     assert_eq!(
         shop.expect(0, &[&chosen[..], &["--dry-run"]].concat()),
         "3 events would be replayed\n"
@@ -233,7 +237,7 @@ fn what_to_replay_has_to_be_said() {
     for wrong in [&["replay"][..], &["replay", "42"], &["replay", unknown, "--all"]] {
         shop.refused(64, wrong);
     }
-    shop.refused(78, &["replay", "--all", "--pipeline", "missing"]);
+    shop.refused(78, &["replay", "--all", "--yes", "--pipeline", "missing"]);
 }
 
 #[test]
@@ -292,4 +296,67 @@ fn help_fits_a_screen() {
         let help = shop.expect(0, command);
         assert!(help.lines().count() <= 60 && help.contains("Usage: semel"), "{help}");
     }
+}
+
+/// A consumer of the shop's database that cannot charge anything until it is repaired.
+fn consume(shop: &Shop, broker: &MemoryBroker, works: bool) -> semel_relay::Report {
+    let url = format!("sqlite://{}", shop.file("shop.db").display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = SqliteConfig::new(&url).unwrap().connect().await.unwrap();
+        let charge = handler_fn(move |tx: &mut Transaction<'static, Sqlite>, message: &Message| {
+            Box::pin(async move {
+                let sql = "INSERT INTO charged VALUES (?)";
+                let insert = sqlx::query(sql).bind(message.event.aggregate_id.clone());
+                insert.execute(&mut **tx).await?;
+                if works { Ok(Default::default()) } else { Err(HandlerError::reject("no bank")) }
+            })
+        });
+        let payments = Consumer::builder("payments", store.inbox())
+            .dead_letters(store.letters())
+            .build_with(charge);
+        let report =
+            payments.drain(broker.subscribe("payments", &[]), Stop::never()).await.unwrap();
+        store.close().await;
+        report
+    })
+}
+
+#[test]
+fn dead_letters_of_a_consumer_are_listed_retried_and_discarded() {
+    let (shop, broker) = (Shop::new(), MemoryBroker::new());
+    let url = format!("sqlite://{}", shop.file("shop.db").display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let run = |sql: &'static str| {
+        runtime.block_on(async {
+            let mut connection = SqliteConnection::connect(&url).await.unwrap();
+            let rows = sqlx::query_scalar::<_, String>(sql).fetch_all(&mut connection).await;
+            rows.unwrap().join(" ")
+        })
+    };
+    run("CREATE TABLE charged (lane TEXT)");
+    let events = ["1", "1", "2", "3"].map(|lane| Event::new("order", lane, "OrderPlaced"));
+    let messages = events.clone().map(|event| Message::first("orders", event));
+    runtime.block_on(broker.publish(&messages));
+    assert_eq!(consume(&shop, &broker, false).dead, 3, "the second waits behind the first");
+
+    let of_payments = ["--consumer", "payments", "--database", "sqlite://shop.db"];
+    let with = |words: &[&'static str]| [words, &of_payments].concat();
+    let dead = shop.json(&with(&["dead", "list"]));
+    let dead = dead["events"].as_array().unwrap().clone();
+    assert_eq!(ids(&dead).len(), 3);
+    assert_eq!(dead[0]["error"], "E-HANDLER-REJECTED: no bank");
+    assert_eq!(shop.json(&with(&["events", "list"]))["events"].as_array().unwrap().len(), 4);
+
+    let third = events[2].id.to_string();
+    let arguments = [&["dead", "discard", &third], &of_payments[..]].concat();
+    assert_eq!(shop.json(&arguments)["discarded"], 1);
+    assert_eq!(shop.json(&with(&["dead", "retry", "--all", "--dry-run"]))["retried"], 2);
+    assert_eq!(shop.json(&with(&["dead", "retry", "--all"]))["retried"], 2);
+    let report = consume(&shop, &broker, true);
+    assert_eq!((report.published, report.dead), (3, 0));
+    assert_eq!(run("SELECT lane FROM charged ORDER BY lane"), "1 1 3");
+    assert_eq!(shop.json(&with(&["events", "list"]))["events"], json!([]));
+    let refused = shop.refused(64, &["dead", "list", "--consumer", "payments"]);
+    assert!(refused.contains("--database"), "{refused}");
 }

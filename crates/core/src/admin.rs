@@ -2,6 +2,8 @@
 //!
 //! The command line and the page know nothing else, so neither can write SQL.
 
+mod troubles;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Event, EventId};
 use crate::failure::Failure;
+
+pub use troubles::{ErrorGroup, ParkedLane, Troubles};
 
 /// Looks into an outbox and repairs it.
 ///
@@ -97,6 +101,30 @@ pub trait AdminStore: Send + Sync {
     async fn upkeep(&self, age: Duration) -> Result<usize, Failure> {
         let _ = age;
         Ok(0)
+    }
+
+    /// A page of events that match, newest first, `before` the last one of the page before. Looks at
+    /// a bounded number of events: a page may be shorter than `limit` and still have a next one. The
+    /// default lists the oldest first.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached.
+    async fn latest(
+        &self,
+        filter: &Filter,
+        before: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page, Failure> {
+        self.list(filter, before, limit).await
+    }
+
+    /// Why events failed, the most frequent reason first, and the lanes that wait, the longest queue
+    /// first; at most `limit` of each.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached.
+    async fn troubles(&self, limit: usize) -> Result<Troubles, Failure> {
+        Troubles::gather(self, limit).await
     }
 }
 

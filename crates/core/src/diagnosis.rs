@@ -56,6 +56,10 @@ pub struct Needs {
     pub log: Log,
     /// The pipelines that do; when none is known, one is assumed.
     pub pipelines: Vec<String>,
+    /// Whether writers write messages into the log instead of rows into the outbox.
+    pub messages: bool,
+    /// How many bytes of log may be kept for one that reads it, if that was said.
+    pub log_budget: Option<u64>,
     /// From when on a transaction counts as forgotten.
     pub long: Duration,
 }
@@ -63,7 +67,13 @@ pub struct Needs {
 impl Default for Needs {
     fn default() -> Self {
         let long = Duration::from_secs(5 * 60);
-        Self { log: Log::WherePossible, pipelines: Vec::new(), long }
+        Self {
+            log: Log::WherePossible,
+            pipelines: Vec::new(),
+            messages: false,
+            log_budget: None,
+            long,
+        }
     }
 }
 

@@ -1,10 +1,12 @@
-//! Taking effect once: the [`InboxStore`] contract, and [`process_once`] on top of it.
+//! Taking effect once: the [`InboxStore`] contract, and [`InboxStore::process`] on top of it.
 
+use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use jiff::Timestamp;
 
 use crate::event::EventId;
 use crate::failure::Failure;
@@ -20,7 +22,6 @@ use crate::failure::Failure;
 /// **Scope.** Consumers are told apart by name: each has its own effect for the same message.
 ///
 /// ```
-/// use semel_core::inbox::{Processed, process_once};
 /// use semel_core::memory::MemoryDatabase;
 /// use semel_core::{EventId, InboxStore};
 ///
@@ -29,7 +30,7 @@ use crate::failure::Failure;
 /// let id = EventId::now();
 /// for _ in 0..2 {
 ///     let mut tx = database.begin().await;
-///     process_once(&database, &mut tx, "payments", id, |tx| Box::pin(async move {
+///     database.process(&mut tx, "payments", id, |tx| Box::pin(async move {
 ///         tx.add("charged", 99);
 ///         Ok::<_, semel_core::Failure>("receipt".into())
 ///     })).await?;
@@ -58,6 +59,26 @@ pub trait InboxStore: Send + Sync {
         consumer: &str,
         id: EventId,
     ) -> impl Future<Output = Result<Seen, Failure>> + Send;
+
+    /// Records all `ids` for `consumer`; says of each whether it was new, a repeated one only the
+    /// first time. By default one after the other; a store that can does it in one round trip.
+    ///
+    /// # Errors
+    /// As of [`record`](Self::record).
+    fn record_all(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &str,
+        ids: &[EventId],
+    ) -> impl Future<Output = Result<Vec<bool>, Failure>> + Send {
+        async move {
+            let mut new = Vec::with_capacity(ids.len());
+            for id in ids {
+                new.push(self.record(tx, consumer, *id).await? == Seen::First);
+            }
+            Ok(new)
+        }
+    }
 
     /// Stores what the effect returned, for duplicates to get. Only after `record` said
     /// [`Seen::First`] in the same transaction; a second call replaces the first.
@@ -91,6 +112,50 @@ pub trait InboxStore: Send + Sync {
         age: Duration,
         limit: usize,
     ) -> impl Future<Output = Result<usize, Failure>> + Send;
+
+    /// Runs `effect` in the caller's transaction unless `consumer` has seen `id`. Needs no runtime:
+    /// for web frameworks, and for subscriptions of your own.
+    ///
+    /// The caller commits. When this returns an error the caller must roll back.
+    ///
+    /// # Errors
+    /// What the store or the effect returned.
+    fn process<'c, E>(
+        &self,
+        tx: &mut Self::Tx<'c>,
+        consumer: &str,
+        id: EventId,
+        effect: impl for<'t> FnOnce(&'t mut Self::Tx<'c>) -> BoxFuture<'t, Result<Bytes, E>> + Send,
+    ) -> impl Future<Output = Result<Processed, E>> + Send
+    where
+        E: From<Failure> + Send,
+        Self: Sized,
+    {
+        async move {
+            match self.record(tx, consumer, id).await? {
+                Seen::Duplicate { result } => Ok(Processed::Duplicate(result)),
+                Seen::First => {
+                    let result = effect(tx).await?;
+                    if !result.is_empty() {
+                        self.store_result(tx, consumer, id, result.clone()).await?;
+                    }
+                    Ok(Processed::Applied(result))
+                }
+            }
+        }
+    }
+
+    /// What an error means that an effect had from the client of this database. By default it is
+    /// transient.
+    fn classify(&self, error: Box<dyn Error + Send + Sync>) -> Failure {
+        unclassified(error.as_ref())
+    }
+}
+
+/// An error of an effect that nobody knows more about: it is tried again.
+#[must_use]
+pub fn unclassified(error: &dyn Error) -> Failure {
+    Failure::transient("E-HANDLER", error.to_string())
 }
 
 /// Whether a message was seen before by a consumer.
@@ -110,7 +175,7 @@ pub enum Seen {
     },
 }
 
-/// What [`process_once`] did.
+/// What [`InboxStore::process`] did.
 ///
 /// ```
 /// # use semel_core::inbox::Processed;
@@ -132,31 +197,18 @@ impl Processed {
     }
 }
 
-/// Runs `effect` in the caller's transaction unless `consumer` has seen `id`.
+/// A message that took effect, for those who look into an inbox.
 ///
-/// The caller commits. When this returns an error the caller must roll back.
-///
-/// # Errors
-/// What the store or the effect returned.
-pub async fn process_once<'c, S, E>(
-    store: &S,
-    tx: &mut S::Tx<'c>,
-    consumer: &str,
-    id: EventId,
-    effect: impl for<'t> FnOnce(&'t mut S::Tx<'c>) -> BoxFuture<'t, Result<Bytes, E>> + Send,
-) -> Result<Processed, E>
-where
-    S: InboxStore,
-    E: From<Failure>,
-{
-    match store.record(tx, consumer, id).await? {
-        Seen::Duplicate { result } => Ok(Processed::Duplicate(result)),
-        Seen::First => {
-            let result = effect(tx).await?;
-            if !result.is_empty() {
-                store.store_result(tx, consumer, id, result.clone()).await?;
-            }
-            Ok(Processed::Applied(result))
-        }
-    }
+/// ```
+/// # use semel_core::inbox::Applied;
+/// # use semel_core::{EventId, Timestamp};
+/// let applied = Applied { id: EventId::now(), at: Timestamp::UNIX_EPOCH };
+/// assert_eq!(applied.at.as_second(), 0);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// The message.
+    pub id: EventId,
+    /// When it was recorded, by the clock of the store.
+    pub at: Timestamp,
 }

@@ -30,6 +30,21 @@ impl Lane<'_> {
         let kind = xxh3_64_with_seed(self.aggregate_type.as_bytes(), 0);
         LaneKey(xxh3_64_with_seed(self.aggregate_id.as_bytes(), kind))
     }
+
+    /// The lane as a scope of [`Marks`](crate::Marks): no two lanes share one, and none is longer
+    /// than 255 characters.
+    ///
+    /// ```
+    /// # use semel_core::Lane;
+    /// let lane = Lane { aggregate_type: "order", aggregate_id: "42" };
+    /// assert_eq!(lane.scope(), "5:order/42");
+    /// assert_eq!(Lane { aggregate_id: &"4".repeat(255), ..lane }.scope().len(), 64);
+    /// ```
+    #[must_use]
+    pub fn scope(&self) -> String {
+        let scope = format!("{}:{self}", self.aggregate_type.len());
+        if scope.len() <= 255 { scope } else { blake3::hash(scope.as_bytes()).to_string() }
+    }
 }
 
 impl fmt::Display for Lane<'_> {

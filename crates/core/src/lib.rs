@@ -15,8 +15,10 @@
 //! | [`delivery`] | [`Message`], [`Delivery`], [`Receipt`], [`Outcome`], [`Settlement`] |
 //! | [`source`], [`sink`] | where deliveries come from, where they go |
 //! | [`outbox`], [`inbox`] | the two contracts that share the caller's transaction |
+//! | [`handling`], [`letters`], [`marks`] | what a consumer's handler answers; its dead letters; how far it got |
 //! | [`idempotency`] | keys, claims with a fencing token, stored results |
 //! | [`admin`] | what the command line and the page may ask and change |
+//! | [`insight`] | what a database knows about the work on it, and who changed what |
 //! | [`diagnosis`] | what `semel check` finds in a set-up |
 //! | [`retry`] | the pure decision: fault, attempt, schedule, now → what follows |
 //! | [`route`] | which topic an event goes to |
@@ -32,9 +34,13 @@ pub mod delivery;
 pub mod diagnosis;
 pub mod event;
 pub mod failure;
+pub mod handling;
 pub mod idempotency;
 pub mod inbox;
+pub mod insight;
 pub mod lane;
+pub mod letters;
+pub mod marks;
 pub mod memory;
 pub mod outbox;
 pub mod retry;
@@ -50,10 +56,14 @@ pub use clock::{Clock, SystemClock};
 pub use delivery::{Delivery, Holding, Message, Outcome, Receipt, Settlement, Topic};
 pub use event::{Event, EventId, Headers, Payload};
 pub use failure::{Failure, Fault};
+pub use handling::HandlerError;
 pub use idempotency::IdempotencyStore;
 pub use inbox::InboxStore;
+pub use insight::Insight;
 pub use jiff::Timestamp;
 pub use lane::{Lane, LaneKey};
+pub use letters::DeadLetters;
+pub use marks::Marks;
 pub use outbox::OutboxWriter;
 pub use retry::{Decision, Schedule};
 pub use route::{Route, Routing, TopicTemplate};

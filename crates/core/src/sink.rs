@@ -71,6 +71,12 @@ pub trait Sink: Send + Sync {
     /// Everything that the source had unsettled when the relay began has been handed out and
     /// settled. Called once. The default does nothing.
     fn caught_up(&self) {}
+
+    /// Whether publishing is the effect itself, as for a consumer, and not a sending to somebody
+    /// else. It decides what a trace shows. The default is a sending.
+    fn is_effect(&self) -> bool {
+        false
+    }
 }
 
 #[async_trait]
@@ -93,6 +99,10 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 
     fn caught_up(&self) {
         self.as_ref().caught_up();
+    }
+
+    fn is_effect(&self) -> bool {
+        self.as_ref().is_effect()
     }
 }
 
@@ -141,6 +151,9 @@ pub enum Verdict {
     Failed(Failure),
     /// It was not sent, because an earlier message of its lane failed.
     Behind,
+    /// It failed for good, and the receiver has put it among its own dead letters: the source is
+    /// rid of it. What follows it in its lane is the receiver's affair too.
+    Buried(Failure),
 }
 
 impl From<Result<(), Failure>> for Verdict {

@@ -1,30 +1,83 @@
-//! What holds for every answer: reading only, and headers that leave browsers no freedom.
+//! What holds for every request and every answer.
 
-use std::sync::LazyLock;
-
-use axum::extract::Request;
-use axum::http::header::{self, HeaderName, HeaderValue};
-use axum::http::{Method, StatusCode};
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::header::{self, HOST, HeaderName, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use crate::page;
+use crate::Dashboard;
+use crate::access::Caller;
+use crate::asked::Explanation;
 
-/// Refuses everything that could change something, known path or not.
-pub(crate) async fn only_reading(request: Request, next: Next) -> Response {
-    match *request.method() {
-        Method::GET | Method::HEAD => next.run(request).await,
-        _ => {
-            let allow = [(header::ALLOW, "GET, HEAD")];
-            (StatusCode::METHOD_NOT_ALLOWED, allow, "the dashboard only reads\n").into_response()
+/// Lets in who may come in: under a known name, from the page itself, and with a proof.
+pub(crate) async fn admit(
+    State(dashboard): State<Dashboard>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    // Probes know no names and no tokens, and learn nothing.
+    if matches!(request.uri().path(), "/livez" | "/readyz") {
+        return next.run(request).await;
+    }
+    let headers = request.headers();
+    if !dashboard.access.answers_to(headers) {
+        let error = "this is not reached under that name";
+        let fix = "add the name to hosts of [http], or use the address";
+        return refuse(StatusCode::MISDIRECTED_REQUEST, "E-HTTP-HOST", error, fix);
+    }
+    let is_safe = matches!(*request.method(), Method::GET | Method::HEAD);
+    if !is_safe && !is_same_origin(headers) {
+        let error = "another web page asked for this";
+        let fix = "ask from the page itself, or without a browser";
+        return refuse(StatusCode::FORBIDDEN, "E-HTTP-ORIGIN", error, fix);
+    }
+    if request.extensions().get::<Caller>().is_none() {
+        let Some(caller) = dashboard.access.who(headers) else { return ask_who() };
+        request.extensions_mut().insert(caller);
+    }
+    next.run(request).await
+}
+
+/// Browsers say where an unsafe request comes from; others do not, and need not.
+fn is_same_origin(headers: &HeaderMap) -> bool {
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    if let Some(site) = text(HeaderName::from_static("sec-fetch-site")) {
+        return site == "same-origin";
+    }
+    match (text(ORIGIN), text(HOST)) {
+        (None, _) => true,
+        (Some(origin), Some(host)) => {
+            origin.split_once("://").is_some_and(|(_, origin)| origin.eq_ignore_ascii_case(host))
         }
+        (Some(_), None) => false,
     }
 }
 
+fn ask_who() -> Response {
+    let fix = "send Authorization: Bearer TOKEN, or name and token as user and password";
+    let mut response =
+        refuse(StatusCode::UNAUTHORIZED, "E-HTTP-AUTH", "who are you? there is no such token", fix);
+    let how = HeaderValue::from_static("Basic realm=\"semel\", charset=\"UTF-8\"");
+    response.headers_mut().insert(WWW_AUTHENTICATE, how);
+    response
+}
+
+fn refuse(status: StatusCode, code: &'static str, error: &str, fix: &str) -> Response {
+    let explanation = Explanation { code, error: error.into(), fix: Some(fix.into()) };
+    (status, Json(explanation)).into_response()
+}
+
+/// Only the page's own files may run; only its own API may be asked; nobody may frame it.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+    img-src 'self'; connect-src 'self'; base-uri 'self'; form-action 'none'; frame-ancestors 'none'";
+
 /// Adds the security headers.
 pub(crate) async fn lock_down(mut response: Response) -> Response {
-    const FIXED: [(HeaderName, HeaderValue); 5] = [
+    const FIXED: [(HeaderName, HeaderValue); 6] = [
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY)),
         (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
@@ -33,19 +86,8 @@ pub(crate) async fn lock_down(mut response: Response) -> Response {
             HeaderValue::from_static("same-origin"),
         ),
     ];
-    let headers = response.headers_mut();
-    headers.extend(FIXED);
-    headers.insert(header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY.clone());
+    for (name, value) in FIXED {
+        response.headers_mut().insert(name, value);
+    }
     response
 }
-
-/// Only the page's own script and style, by their hashes, may run; only its own API may be asked.
-static CONTENT_SECURITY_POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
-    let policy = format!(
-        "default-src 'none'; script-src '{}'; style-src '{}'; connect-src 'self'; \
-         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-        page::hash_of("script"),
-        page::hash_of("style"),
-    );
-    HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
-});

@@ -1,60 +1,122 @@
-//! How an outbox is doing: a web page, the JSON behind it, and health endpoints.
+//! How outboxes are doing, and repairing them: a web page, the API behind it, and health endpoints.
 //!
 //! | path | answers |
 //! |---|---|
-//! | `/` | one page: backlog by state, oldest age, parked lanes, dead letters; no outside requests |
-//! | `/api/status` | counts by state, age of the oldest pending event, parked lanes |
-//! | `/api/events` | a page of events, by filter; without their payloads |
+//! | `/` | the page: overview, events, dead letters, sources, sinks, consumers, keys, relays, activity |
+//! | `/api/…` | what the page shows, as JSON; `/api/live` as server-sent events |
+//! | `/metrics` | what this process counts, if it was told how |
 //! | `/livez` | 200 while the process answers at all; depends on nothing |
 //! | `/readyz` | 200 while your check succeeds, 503 and its reason otherwise |
 //!
-//! It only reads: every method but GET and HEAD is refused. It asks nobody who they are: bind it to
-//! loopback, or put it behind your own authentication.
+//! Everything comes from the database, so that the page tells the same whichever process serves it. It
+//! makes no request to anybody else, and needs no build step.
+//!
+//! Who may do what is decided in one place, [`Access`]. Without any callers it lets everybody in who
+//! reaches it by an address of its own, as on a loopback interface; with callers, only them. Behind
+//! middleware of your own, put a [`Caller`] into the extensions of the request:
 //!
 //! ```
-//! use axum::Router;
+//! use axum::{Extension, Router};
 //! use semel_core::memory::MemoryDatabase;
-//! use semel_dashboard::{Dashboard, router};
+//! use semel_dashboard::{Access, Caller, Dashboard, Pipeline, Role, router};
 //! use std::sync::Arc;
 //!
 //! let database = Arc::new(MemoryDatabase::new());
-//! let dashboard = Dashboard::new(database, || async { Ok(()) });
-//! let app: Router = Router::new().nest("/semel", router(dashboard));
+//! let orders = Pipeline::new("orders", database.clone()).with_insight(database);
+//! let dashboard = Dashboard::new(|| async { Ok(()) })
+//!     .with(orders)
+//!     .with_access(Access::default().host("ops.example.com"));
+//! let app: Router = Router::new()
+//!     .nest("/semel", router(dashboard))
+//!     .layer(Extension(Caller::new("alice", Role::Viewer)));
 //! ```
 
+mod access;
 mod api;
+mod asked;
 mod guard;
 mod health;
 mod page;
+mod pipeline;
+mod quantiles;
+mod sampler;
+mod sentence;
+mod wanted;
 
 use std::fmt;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::middleware::{from_fn, map_response};
-use axum::routing::get;
+use axum::middleware::{from_fn_with_state, map_response};
+use axum::routing::{get, post};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use semel_core::{AdminStore, Failure};
+use semel_core::Failure;
 
-/// What the dashboard looks at.
+pub use self::access::{Access, Caller, Role};
+pub use self::pipeline::{Pipeline, SinkView};
+use self::sampler::Sampler;
+
+/// What the page shows, and to whom.
 #[derive(Clone)]
 pub struct Dashboard {
-    admin: Arc<dyn AdminStore>,
+    pipelines: Arc<Vec<Pipeline>>,
+    access: Arc<Access>,
     ready: Arc<Check>,
+    metrics: Option<Arc<Render>>,
+    sampler: Arc<Sampler>,
 }
 
 type Check = dyn Fn() -> BoxFuture<'static, Result<(), Failure>> + Send + Sync;
+type Render = dyn Fn() -> String + Send + Sync;
 
 impl Dashboard {
-    /// Looks at this store. `ready` says whether the process can do its work now; it is asked by
-    /// every `/readyz`, so it should be quick.
-    pub fn new<F, Fut>(admin: Arc<dyn AdminStore>, ready: F) -> Self
+    /// Shows nothing yet. `ready` says whether the process can do its work now; it is asked by every
+    /// `/readyz`, so it should be quick.
+    pub fn new<F, Fut>(ready: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), Failure>> + Send + 'static,
     {
-        Self { admin, ready: Arc::new(move || ready().boxed()) }
+        Self {
+            pipelines: Arc::default(),
+            access: Arc::default(),
+            ready: Arc::new(move || ready().boxed()),
+            metrics: None,
+            sampler: Arc::default(),
+        }
+    }
+
+    /// Shows a pipeline as well.
+    #[must_use]
+    pub fn with(mut self, pipeline: Pipeline) -> Self {
+        Arc::make_mut(&mut self.pipelines).push(pipeline);
+        self
+    }
+
+    /// Says who may do what.
+    #[must_use]
+    pub fn with_access(mut self, access: Access) -> Self {
+        self.access = Arc::new(access);
+        self
+    }
+
+    /// Says what `/metrics` answers, in the format of Prometheus. The latencies of
+    /// `semel_end_to_end_latency_seconds` are shown too, if its buckets are there.
+    #[must_use]
+    pub fn with_metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.metrics = Some(Arc::new(render));
+        self
+    }
+
+    /// Looks at the pipelines again and again, for the charts. Without it that begins with the first
+    /// visitor. It looks seldom enough to take no more than a twentieth of one connection's time.
+    pub async fn watch(&self) {
+        sampler::run(self.clone()).await;
+    }
+
+    fn pipeline(&self, name: &str) -> Option<&Pipeline> {
+        self.pipelines.iter().find(|pipeline| pipeline.name == name)
     }
 }
 
@@ -62,13 +124,33 @@ impl Dashboard {
 pub fn router(dashboard: Dashboard) -> Router {
     Router::new()
         .route("/", get(page::show))
-        .route("/api/status", get(api::status))
-        .route("/api/events", get(api::events))
+        .route("/assets/{file}", get(page::asset))
+        .nest("/api", api())
+        .route("/metrics", get(health::metrics))
         .route("/livez", get(health::live))
         .route("/readyz", get(health::ready))
-        .with_state(dashboard)
-        .layer(from_fn(guard::only_reading))
+        .layer(from_fn_with_state(dashboard.clone(), guard::admit))
         .layer(map_response(guard::lock_down))
+        .with_state(dashboard)
+}
+
+fn api() -> Router<Dashboard> {
+    let pipeline = Router::new()
+        .route("/history", get(api::overview::history))
+        .route("/events", get(api::events::list))
+        .route("/events/{id}", get(api::events::show))
+        .route("/events/{id}/reveal", post(api::events::reveal))
+        .route("/dead", get(api::events::troubles))
+        .route("/changes", post(api::changes::change))
+        .route("/workings", get(api::work::workings))
+        .route("/consumers", get(api::work::consumers))
+        .route("/keys", get(api::work::keys))
+        .route("/keys/{key}/free", post(api::work::free))
+        .route("/activity", get(api::work::activity));
+    Router::new()
+        .route("/overview", get(api::overview::overview))
+        .route("/live", get(api::overview::live))
+        .nest("/pipelines/{pipeline}", pipeline)
 }
 
 impl fmt::Debug for Dashboard {

@@ -1,25 +1,46 @@
-//! The page: one file with its script and style inside, so that it works under any path.
+//! The page and its files. They are part of the program, and ask nobody else for anything.
 
-use axum::response::Html;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use sha2::{Digest, Sha256};
+use axum::extract::{OriginalUri, Path};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{Html, IntoResponse, Response};
 
 const PAGE: &str = include_str!("../assets/page.html");
 
-pub(crate) async fn show() -> Html<&'static str> {
-    Html(PAGE)
+macro_rules! files {
+    ($($name:literal)*) => {
+        /// Every file, by its name.
+        const FILES: &[(&str, &str)] = &[$(($name, include_str!(concat!("../assets/", $name)))),*];
+    };
 }
 
-/// The content of the page's only `element`, as a source of a content security policy.
-pub(crate) fn hash_of(element: &str) -> String {
-    let content = content_of(element).unwrap_or_default();
-    format!("sha256-{}", STANDARD.encode(Sha256::digest(content)))
+files! {
+    "page.css" "icon.svg" "main.js" "api.js" "dom.js" "words.js" "chart.js" "dialog.js" "table.js"
+    "overview.js" "events.js" "event.js" "dead.js" "work.js" "activity.js"
 }
 
-fn content_of(element: &str) -> Option<&'static str> {
-    let (_, rest) = PAGE.split_once(&format!("<{element}>"))?;
-    rest.split_once(&format!("</{element}>")).map(|(content, _)| content)
+/// Works under any path: where it has no slash at its end, the files are one step further down.
+pub(crate) async fn show(OriginalUri(uri): OriginalUri) -> Html<String> {
+    let last = uri.path().rsplit('/').next().unwrap_or_default();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.~%".contains(c);
+    let base = match last {
+        "" => String::new(),
+        last if last.chars().all(is_plain) => format!("<base href=\"{last}/\">"),
+        _ => String::new(),
+    };
+    Html(PAGE.replace("<!--base-->", &base))
+}
+
+pub(crate) async fn asset(Path(name): Path<String>) -> Response {
+    let Some((name, content)) = FILES.iter().find(|(known, _)| *known == name) else {
+        return (StatusCode::NOT_FOUND, "there is no such file\n").into_response();
+    };
+    let kind = match name.rsplit_once('.') {
+        Some((_, "css")) => "text/css; charset=utf-8",
+        Some((_, "svg")) => "image/svg+xml",
+        _ => "text/javascript; charset=utf-8",
+    };
+    ([(CONTENT_TYPE, kind)], *content).into_response()
 }
 
 #[cfg(test)]
@@ -27,21 +48,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_has_one_script_and_one_style_and_asks_nobody_else() {
-        for element in ["script", "style"] {
-            assert!(content_of(element).is_some_and(|content| content.len() > 100), "{element}");
-            assert_eq!(PAGE.matches(&format!("<{element}")).count(), 1, "{element}");
-        }
-        for outside in ["http://", "https://", "//cdn", "src=", "@import", "url("] {
-            assert!(!PAGE.contains(outside), "{outside}");
+    fn the_files_ask_nobody_else() {
+        for (name, content) in FILES.iter().copied().chain([("page.html", PAGE)]) {
+            let content = content.replace("http://www.w3.org/2000/svg", "");
+            for outside in ["http://", "https://", "//cdn", "@import", "url("] {
+                assert!(!content.contains(outside), "{name}: {outside}");
+            }
         }
     }
 
     #[test]
     fn the_page_never_writes_markup_it_was_sent() {
-        for dangerous in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("]
-        {
-            assert!(!PAGE.contains(dangerous), "{dangerous}");
+        for (name, content) in FILES {
+            for dangerous in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "style=",
+            ] {
+                assert!(!content.contains(dangerous), "{name}: {dangerous}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_file_that_is_there_is_served() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/assets");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            assert!(name == "page.html" || FILES.iter().any(|(known, _)| *known == name), "{name}");
         }
     }
 }

@@ -1,12 +1,13 @@
 //! What an operation knows about its own run.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use semel_core::idempotency::{ScopedKey, Token};
+use semel_core::idempotency::{Record, ScopedKey, Token};
 
 use crate::key::IdempotencyKey;
+use crate::policy::Policy;
 
 /// One run of an operation under a key: which attempt it is, and the proof that it may run.
 ///
@@ -15,7 +16,8 @@ use crate::key::IdempotencyKey;
 ///
 /// The token only protects what is stored *under the key*. An effect elsewhere is protected from a
 /// run that lost its lease if its write compares [`Attempt::token`], or carries the same
-/// [`Attempt::child`] key in every attempt.
+/// [`Attempt::child`] key in every attempt. An effect in the database of the keys is protected by
+/// [`IdempotencyClaim`](crate::IdempotencyClaim).
 ///
 /// ```
 /// use axum::{Extension, Router, routing::post};
@@ -34,11 +36,22 @@ struct Inner {
     token: Token,
     number: u32,
     lost: AtomicBool,
+    /// Of a request over HTTP.
+    policy: OnceLock<Arc<Policy>>,
+    /// What the operation has stored itself, if the transaction it was stored in is committed.
+    written: Mutex<Option<Record>>,
 }
 
 impl Attempt {
     pub(crate) fn new(key: ScopedKey, token: Token, number: u32) -> Self {
-        Self(Arc::new(Inner { key, token, number, lost: AtomicBool::new(false) }))
+        Self(Arc::new(Inner {
+            key,
+            token,
+            number,
+            lost: AtomicBool::new(false),
+            policy: OnceLock::new(),
+            written: Mutex::new(None),
+        }))
     }
 
     /// The key, with everything that makes it somebody's.
@@ -75,6 +88,23 @@ impl Attempt {
 
     pub(crate) fn mark_lost(&self) {
         self.0.lost.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn policy(&self) -> Option<Arc<Policy>> {
+        self.0.policy.get().cloned()
+    }
+
+    pub(crate) fn under(self, policy: &Arc<Policy>) -> Self {
+        self.0.policy.get_or_init(|| Arc::clone(policy));
+        self
+    }
+
+    pub(crate) fn written(&self) -> Option<Record> {
+        self.0.written.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn mark_written(&self, record: Record) {
+        *self.0.written.lock().unwrap_or_else(PoisonError::into_inner) = Some(record);
     }
 }
 

@@ -100,7 +100,13 @@ impl<B: http_body::Body<Data = Bytes>> http_body::Body for Body<B> {
     fn size_hint(&self) -> SizeHint {
         match &self.state {
             State::Untouched { body } => body.size_hint(),
-            State::Whole { data, .. } => SizeHint::with_exact(data.len() as u64),
+            State::Whole { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
+            // A length that is announced leaves no room for trailers in HTTP/1.1.
+            State::Whole { data, trailers: Some(_) } => {
+                let mut hint = SizeHint::new();
+                hint.set_lower(data.len() as u64);
+                hint
+            }
             State::Rest { head, rest } => {
                 let (read, rest) = (head.len() as u64, rest.size_hint());
                 let mut hint = SizeHint::new();
@@ -209,13 +215,13 @@ where
 
 /// What was read so far; a single piece is never copied.
 #[derive(Default)]
-struct Head {
+pub(crate) struct Head {
     first: Bytes,
     joined: Vec<u8>,
 }
 
 impl Head {
-    fn push(&mut self, data: Bytes) {
+    pub(crate) fn push(&mut self, data: Bytes) {
         if self.len() == 0 {
             self.first = data;
         } else {
@@ -225,11 +231,16 @@ impl Head {
         }
     }
 
-    fn len(&self) -> usize {
+    /// The first bytes: all of the first piece at least.
+    pub(crate) fn start(&self) -> &[u8] {
+        if self.joined.is_empty() { &self.first } else { &self.joined }
+    }
+
+    pub(crate) fn len(&self) -> usize {
         self.first.len() + self.joined.len()
     }
 
-    fn join(self) -> Bytes {
+    pub(crate) fn join(self) -> Bytes {
         if self.joined.is_empty() { self.first } else { self.joined.into() }
     }
 }

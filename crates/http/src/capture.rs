@@ -3,17 +3,19 @@
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::request::Parts;
-use http::{Response, response};
+use http::{Response, StatusCode, response};
 use semel_core::idempotency::{Ending, Fingerprint, ScopedKey};
 
 use crate::body::{Body, Gathered, Read, gather, read};
 use crate::canonical::{Ambiguous, canonical_json};
+use crate::claim::Recorded;
 use crate::engine::Job;
+use crate::grpc;
 use crate::headers::STATUS;
-use crate::policy::{Covers, Policy};
+use crate::policy::{Covers, Policy, Profile};
 use crate::problem::Problem;
 use crate::record;
-use crate::settle::Settlement;
+use crate::settle::{Kept, Settlement};
 use crate::verdict::{Retention, Verdict};
 
 /// Changes whenever the fingerprint is computed differently.
@@ -27,6 +29,9 @@ pub(crate) fn scoped_key(policy: &Policy, parts: &Parts) -> Result<ScopedKey, Pr
         // Only early data brings a request here that neither has nor needs a key.
         return Err(if policy.key_required { Problem::KeyMissing } else { Problem::TooEarly });
     };
+    if policy.profile == Profile::Grpc {
+        grpc::check(policy, parts)?;
+    }
     let scope = policy.scope.resolve(parts).ok_or(Problem::CallerUnknown)?;
     Ok(match policy.key_covers {
         Covers::Endpoint => {
@@ -56,6 +61,9 @@ pub(crate) async fn request<B>(policy: &Policy, body: B) -> Result<Captured, Pro
 where
     B: http_body::Body<Data = Bytes>,
 {
+    if policy.profile == Profile::Grpc {
+        return grpc::message(policy, body).await;
+    }
     let limit = policy.max_request_bytes;
     if usize::try_from(body.size_hint().lower()).map_or(true, |least| least > limit) {
         return Err(Problem::BodyTooLarge { limit });
@@ -115,34 +123,57 @@ where
     B: http_body::Body<Data = Bytes>,
 {
     let (mut parts, body) = response.into_parts();
+    if parts.extensions.remove::<Recorded>().is_some() {
+        return (Response::from_parts(parts, body.into()), Settlement::Recorded);
+    }
     let verdict = parts.extensions.remove::<Verdict>();
-    let keep = parts.extensions.remove::<Retention>().map_or(policy.rules.keep, |own| own.0);
     if verdict == Some(Verdict::Unknown) {
         let settlement = Settlement::unknown(&policy.rules);
         return (Response::from_parts(parts, body.into()), settlement);
     }
-    if !policy.keeps(verdict, parts.status) {
+    // What gRPC says of a call comes at its end, and is looked at then.
+    let is_grpc = policy.profile == Profile::Grpc;
+    let by_end = is_grpc && verdict.is_none() && parts.status == StatusCode::OK;
+    if !by_end && !policy.keeps(verdict, parts.status) {
         return (Response::from_parts(parts, body.into()), Settlement::Release);
     }
-    let gathered = if is_event_stream(&parts) {
+    let (body, kept) = kept(policy, &mut parts, body).await;
+    let settlement = if by_end && !grpc::is_settled(&parts.headers, &body) {
+        Settlement::Release
+    } else {
+        Settlement::Keep(kept)
+    };
+    (Response::from_parts(parts, body.into()), settlement)
+}
+
+/// Reads a response as far as it can be kept, whatever its status.
+pub(crate) async fn kept<B>(
+    policy: &Policy,
+    parts: &mut response::Parts,
+    body: B,
+) -> (Gathered<B>, Kept)
+where
+    B: http_body::Body<Data = Bytes>,
+{
+    let keep = parts.extensions.remove::<Retention>().map_or(policy.rules.keep, |own| own.0);
+    let gathered = if is_event_stream(parts) {
         Gathered::Rest { head: Bytes::new(), rest: Box::pin(body) }
     } else {
         gather(body, policy.max_response_bytes, policy.stream_after).await
     };
-    let settlement = match &gathered {
-        Gathered::Whole { data, trailers } if is_as_long_as_announced(&parts, data) => {
+    let kept = match &gathered {
+        Gathered::Whole { data, trailers } if is_as_long_as_announced(parts, data) => {
             let (headers, trailers) = (&parts.headers, trailers.as_deref());
             let payload =
                 record::encode(parts.status, headers, &policy.replay_headers, trailers, data);
-            Settlement::keep(Ending::Succeeded, payload, keep)
+            Kept::new(Ending::Succeeded, payload, keep)
         }
         _ => {
             parts.headers.insert(STATUS, HeaderValue::from_static("not-retained"));
-            let note = record::encode_tombstone(parts.status);
-            Settlement::keep(Ending::NotRetained, note, keep)
+            Kept::new(Ending::NotRetained, record::encode_tombstone(parts.status), keep)
         }
     };
-    (Response::from_parts(parts, gathered.into()), settlement)
+    (gathered, kept)
 }
 
 fn is_event_stream(parts: &response::Parts) -> bool {
@@ -152,5 +183,6 @@ fn is_event_stream(parts: &response::Parts) -> bool {
 
 fn is_as_long_as_announced(parts: &response::Parts, data: &Bytes) -> bool {
     let announced = parts.headers.get(header::CONTENT_LENGTH);
-    announced.is_none_or(|length| length.as_bytes() == data.len().to_string().as_bytes())
+    let length = |value: &HeaderValue| value.to_str().ok()?.parse::<usize>().ok();
+    announced.is_none_or(|announced| length(announced) == Some(data.len()))
 }

@@ -74,7 +74,12 @@ impl Engine {
     pub(crate) async fn admit(&self, job: Job) -> Admission {
         let started = Instant::now();
         loop {
-            let claim = match Claiming::new(Arc::clone(&self.leases), job).await {
+            let at_once = self.store().claim_at_once(&job.key, &job.fingerprint, job.rules.lease);
+            let claim = match at_once {
+                Some(claim) => claim,
+                None => Claiming::new(Arc::clone(&self.leases), job).await,
+            };
+            let claim = match claim {
                 Ok(claim) => claim,
                 Err(failure) => return Admission::Unavailable(failure),
             };
@@ -220,6 +225,8 @@ fn after_panic(rules: &Rules) -> Settlement {
 fn outcome(when_settled: Outcome, fate: &Fate) -> Outcome {
     match fate {
         Fate::Settled => when_settled,
+        Fate::Recorded(_) => Outcome::Executed,
+        Fate::NotCommitted => Outcome::Released,
         Fate::NotStored => Outcome::NotStored,
         Fate::Fenced | Fate::Superseded(_) => Outcome::Fenced,
     }

@@ -17,7 +17,17 @@ pub const ATTEMPT: HeaderName = HeaderName::from_static("idempotency-attempt");
 /// sets it on what it sends upstream.
 pub const FENCE: HeaderName = HeaderName::from_static("idempotency-fence");
 
-const ALLOWED: [HeaderName; 12] = [
+/// What an upstream says about its own answer, in the words of [`Verdict`](crate::Verdict):
+/// `final`, `retryable`, `unknown` or `not-started`. The proxy heeds it, and takes it out.
+pub const VERDICT: HeaderName = HeaderName::from_static("idempotency-verdict");
+
+/// For how many seconds an upstream wants its answer kept. The proxy heeds it, and takes it out.
+pub const KEEP: HeaderName = HeaderName::from_static("idempotency-keep");
+
+const ALLOWED: [HeaderName; 15] = [
+    header::ACCESS_CONTROL_ALLOW_CREDENTIALS,
+    header::ACCESS_CONTROL_ALLOW_ORIGIN,
+    header::ACCESS_CONTROL_EXPOSE_HEADERS,
     header::CACHE_CONTROL,
     header::CONTENT_DISPOSITION,
     header::CONTENT_ENCODING,

@@ -307,7 +307,7 @@ mod tests {
 
     /// A key is what a client sent, and nothing else is let through.
     #[test]
-    fn any_line_is_a_key_or_refused() {
+    fn fuzzed_any_line_is_a_key_or_refused() {
         let examples =
             ["abc", "\"abc\";p=1", r#""a\"b\\c""#, "0190b6e8-7a3c-7def-8000-0123456789ab"];
         semel_testkit::fuzz::fuzz(&examples, |line| {

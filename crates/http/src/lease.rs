@@ -179,6 +179,8 @@ async fn renew(leases: Arc<Leases>, id: u64, attempt: Attempt, lease: Duration) 
     match answer {
         // Counted from the question: the store may have answered late.
         Ok(Holding::Held) => entry.renewed = asked,
+        // Done, if the transaction it was written in is committed; whoever settles it will know.
+        Ok(Holding::Lost) if attempt.written().is_some() => entry.renewing = true,
         Ok(Holding::Lost) => {
             attempt.mark_lost();
             // Never again: the successor's lease is not ours to renew.

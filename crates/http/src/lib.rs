@@ -16,7 +16,7 @@
 //! A client sends `Idempotency-Key: <something unique>` with a POST or PATCH. The first request
 //! with it runs the handler; every later one gets the same status, headers and body, marked
 //! `Idempotent-Replayed: true`. [`IdempotencyLayer`] is a tower layer over the types of the `http`
-//! crate, so it fits axum, hyper and whatever else speaks them. [`Idempotent::run`] is the same
+//! crate, so it fits axum, hyper and whatever else speaks them; with [`Policy::grpc`] also tonic. [`Idempotent::run`] is the same
 //! without HTTP, and [`client`](crate#features) is the other side.
 //!
 //! # What happens to a request
@@ -55,8 +55,8 @@
 //! - Bodies of requests with a key are read into memory before anything else, up to a limit.
 //! - The part of a response that is streamed after the handler returned is not protected from a
 //!   client that hangs up, and not repeated.
-//! - With browsers, expose the marker yourself: `Access-Control-Expose-Headers:
-//!   Idempotent-Replayed, Retry-After`.
+//! - Replays of a handler that answers `Access-Control-Allow-Origin` let browsers read the marker. If
+//!   a layer outside of this one does that, it has to expose `Idempotent-Replayed` and `Retry-After`.
 //! - A claim whose answer was lost on the way from the store blocks its key for one lease.
 //! - Keys are read from headers, not from bodies; how old a key is is not looked at; clients learn
 //!   how long results are kept from your documentation, not from an endpoint.
@@ -66,17 +66,22 @@
 //! - `axum`: the whole path of a nested router is part of the key, and [`Attempt`] is an extractor.
 //!   Without it, a layer *inside* a nested router does not see the prefix that was cut off.
 //! - `client`: module `client`, a reqwest client that repeats a call under one key.
+//! - `encryption`: `Encrypted`, around any store: results that nobody reads who has only the store.
 //! - `proxy`: module `proxy`, the same in front of a service in any language.
 
 mod attempt;
 mod body;
 mod canonical;
 mod capture;
+mod claim;
 #[cfg(feature = "client")]
 pub mod client;
+#[cfg(feature = "encryption")]
+mod encryption;
 mod engine;
 #[cfg(feature = "axum")]
 mod extract;
+mod grpc;
 pub mod headers;
 mod key;
 mod layer;
@@ -96,6 +101,9 @@ mod verdict;
 
 pub use attempt::Attempt;
 pub use body::Body;
+pub use claim::IdempotencyClaim;
+#[cfg(feature = "encryption")]
+pub use encryption::{Encrypted, EncryptionKeys};
 pub use key::IdempotencyKey;
 pub use layer::IdempotencyLayer;
 pub use policy::{Covers, Policy};

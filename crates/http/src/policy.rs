@@ -24,6 +24,8 @@ use crate::verdict::Verdict;
 /// | another request under the same key | 422 | 400, `idempotency_error` |
 /// | kept | 2xx–4xx without 401 403 408 421 425 429 | also 5xx |
 ///
+/// [`Policy::grpc`] is for gRPC.
+///
 /// ```
 /// use semel_http::{Policy, Scope};
 /// use std::time::Duration;
@@ -51,6 +53,7 @@ pub struct Policy {
     pub(crate) replay_headers: ReplayHeaders,
     pub(crate) fail_open: bool,
     pub(crate) docs: String,
+    pub(crate) streaming_methods: Vec<String>,
     keeps: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
 }
 
@@ -59,6 +62,7 @@ pub struct Policy {
 pub(crate) enum Profile {
     Ietf,
     Stripe,
+    Grpc,
 }
 
 /// What makes two uses of a key the same operation, beside the tenant.
@@ -102,6 +106,7 @@ impl Policy {
             replay_headers: ReplayHeaders::default(),
             fail_open: false,
             docs: Self::DOCS.to_owned(),
+            streaming_methods: Vec::new(),
             keeps: Arc::new(|status| is_settled(status) && !status.is_server_error()),
         }
     }
@@ -116,6 +121,53 @@ impl Policy {
             keeps: Arc::new(is_settled),
             ..Self::ietf(scope)
         }
+    }
+
+    /// Keys of unary gRPC calls, in the metadata `idempotency-key`. Put the layer around the server;
+    /// it needs no generated code and reads no message.
+    ///
+    /// A retry gets the same message, status and metadata, and `idempotent-replayed: true`. Kept are
+    /// OK, INVALID_ARGUMENT, NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION and OUT_OF_RANGE; every
+    /// other status frees the key.
+    ///
+    /// | refusal | status |
+    /// |---|---|
+    /// | key missing or malformed, message cut off | INVALID_ARGUMENT |
+    /// | the caller is not known | UNAUTHENTICATED |
+    /// | another message under the same key | FAILED_PRECONDITION |
+    /// | the first call is still running | ABORTED, with `grpc-retry-pushback-ms` |
+    /// | the result was not retained | FAILED_PRECONDITION |
+    /// | the outcome is unknown | UNKNOWN |
+    /// | the message is too large | RESOURCE_EXHAUSTED |
+    /// | a stream | UNIMPLEMENTED |
+    /// | the store is down | UNAVAILABLE, with `grpc-retry-pushback-ms` |
+    ///
+    /// Which of them it was is in the metadata `idempotency-problem`, by its [name](crate::problem).
+    ///
+    /// A call with more than one message, or that does not end after its message, is refused as a
+    /// stream. Of a method that answers a single message with a stream nothing can be seen before it
+    /// runs: name it in [`Policy::streaming_methods`]. Otherwise such an answer is kept if it is short,
+    /// and "not retained" if it is not.
+    ///
+    /// ```
+    /// use semel_http::{Policy, Scope};
+    ///
+    /// let policy = Policy::grpc(Scope::authorization()).streaming_methods(["/shop.Orders/Watch"]);
+    /// ```
+    #[must_use]
+    pub fn grpc(scope: Scope) -> Self {
+        Self { profile: Profile::Grpc, methods: vec![Method::POST], ..Self::ietf(scope) }
+            .replay_all_headers()
+    }
+
+    /// The methods of gRPC, as `/package.Service/Method`, that are refused if they come with a key.
+    #[must_use]
+    pub fn streaming_methods<P: Into<String>>(
+        mut self,
+        paths: impl IntoIterator<Item = P>,
+    ) -> Self {
+        self.streaming_methods.extend(paths.into_iter().map(Into::into));
+        self
     }
 
     /// The methods that take a key. Others pass, with or without one.

@@ -160,7 +160,7 @@ mod tests {
 
     /// What is in the store may be of another release, or broken.
     #[test]
-    fn any_bytes_are_a_record_or_none() {
+    fn fuzzed_any_bytes_are_a_record_or_none() {
         let (headers, trailers, body) = example();
         let all = ReplayHeaders::default();
         let whole = encode(StatusCode::CREATED, &headers, &all, Some(&trailers), &body);

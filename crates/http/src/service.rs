@@ -7,7 +7,9 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::{CACHE_CONTROL, HeaderValue};
+use http::header::{
+    ACCESS_CONTROL_ALLOW_ORIGIN, ACCESS_CONTROL_EXPOSE_HEADERS, CACHE_CONTROL, HeaderValue,
+};
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use semel_core::idempotency::{Ending, Refusal, ScopedKey, Stored};
@@ -17,7 +19,7 @@ use crate::body::Body;
 use crate::capture::{self, Captured};
 use crate::engine::{Admission, Claimed, Ended, Engine, Started};
 use crate::headers::{REPLAYED, STATUS};
-use crate::policy::Policy;
+use crate::policy::{Policy, Profile};
 use crate::problem::Problem;
 use crate::record;
 use crate::run::refused;
@@ -139,7 +141,7 @@ impl<S> IdempotencyService<S> {
     {
         let Self { mut inner, policy, .. } = self;
         claimed.start(tally, move |attempt| {
-            request.extensions_mut().insert(attempt);
+            request.extensions_mut().insert(attempt.under(&policy));
             let handling = inner.call(request);
             async move { handled(&policy, handling.await).await }
         })
@@ -186,6 +188,9 @@ fn settled<R: http_body::Body>(
 ) -> Response<Body<R>> {
     match fate {
         Fate::Settled => response,
+        // Whatever the handler says now: this is what was committed.
+        Fate::Recorded(stored) => replay(policy, key, stored),
+        Fate::NotCommitted => Problem::NotCommitted.response(policy),
         // All other clients get the successor's result, so this one does too.
         Fate::Superseded(stored) if stored.ending == Ending::Succeeded => {
             replay(policy, key, stored)
@@ -207,7 +212,14 @@ fn replay<R: http_body::Body>(
     };
     let headers = response.headers_mut();
     headers.insert(REPLAYED, HeaderValue::from_static("true"));
-    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if policy.profile != Profile::Grpc {
+        headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
+    if headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
+        // Browsers of that origin may read it, so they may read what we added.
+        let added = HeaderValue::from_static("idempotent-replayed, retry-after");
+        headers.append(ACCESS_CONTROL_EXPOSE_HEADERS, added);
+    }
     response
 }
 

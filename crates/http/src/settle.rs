@@ -12,23 +12,35 @@ use crate::engine::{Engine, Job};
 use crate::lease::Held;
 use crate::tally::Outcome;
 
-/// What to keep of an operation.
+/// What to do with the claim of an operation that has ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Settlement {
-    Keep {
-        ending: Ending,
-        record: Record,
-        keep: Duration,
-    },
+    Keep(Kept),
     /// Nothing: the next caller runs it.
     Release,
     /// Only that it was tried: the next caller runs it, as the next attempt.
     Abandon,
+    /// The operation says that it has stored its result itself, and committed it.
+    Recorded,
+}
+
+/// What to keep of an operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    ending: Ending,
+    pub(crate) record: Record,
+    pub(crate) keep: Duration,
+}
+
+impl Kept {
+    pub(crate) fn new(ending: Ending, payload: Vec<u8>, keep: Duration) -> Self {
+        Self { ending, record: Stored::record(ending, payload), keep }
+    }
 }
 
 impl Settlement {
     pub(crate) fn keep(ending: Ending, payload: Vec<u8>, keep: Duration) -> Self {
-        Self::Keep { ending, record: Stored::record(ending, payload), keep }
+        Self::Keep(Kept::new(ending, payload, keep))
     }
 
     /// What follows when nobody knows whether the operation took effect.
@@ -42,9 +54,9 @@ impl Settlement {
     /// What is counted once it is done.
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
-            Self::Keep { ending: Ending::NotRetained, .. } => Outcome::NotRetained,
-            Self::Keep { ending: Ending::Uncertain, .. } | Self::Abandon => Outcome::Unknown,
-            Self::Keep { .. } => Outcome::Executed,
+            Self::Keep(Kept { ending: Ending::NotRetained, .. }) => Outcome::NotRetained,
+            Self::Keep(Kept { ending: Ending::Uncertain, .. }) | Self::Abandon => Outcome::Unknown,
+            Self::Keep(_) | Self::Recorded => Outcome::Executed,
             Self::Release => Outcome::Released,
         }
     }
@@ -55,6 +67,10 @@ impl Settlement {
 pub(crate) enum Fate {
     /// The result is stored, or the key released, as asked.
     Settled,
+    /// The operation returned something else than this, which it has committed itself.
+    Recorded(Stored),
+    /// The operation says that it has committed its result itself, and it has not. The key is free.
+    NotCommitted,
     /// The store failed. It is tried again in the background; until then the key stays claimed.
     NotStored,
     /// The lease was lost, and the successor is still running.
@@ -67,7 +83,7 @@ impl Engine {
     /// Ends the claim. If the store fails, the lease is kept and a task tries again.
     pub(crate) async fn settle(&self, job: Job, held: Held, settlement: Settlement) -> Fate {
         let mut token = held.attempt().token();
-        match self.try_settle(&job, &mut token, &settlement).await {
+        match self.try_settle(&job, &held, &mut token, &settlement).await {
             Ok(fate) => fate,
             Err(failure) => {
                 tracing::warn!(key = %job.key, %failure, "cannot store a result, will try again");
@@ -78,13 +94,13 @@ impl Engine {
         }
     }
 
-    async fn settle_later(self, job: Job, _held: Held, mut token: Token, settlement: Settlement) {
+    async fn settle_later(self, job: Job, held: Held, mut token: Token, settlement: Settlement) {
         const LONGEST_PAUSE: Duration = Duration::from_secs(5);
         let started = Instant::now();
         let mut pause = Duration::from_millis(100);
         while started.elapsed() < job.rules.keep {
             sleep(pause).await;
-            if let Ok(fate) = self.try_settle(&job, &mut token, &settlement).await {
+            if let Ok(fate) = self.try_settle(&job, &held, &mut token, &settlement).await {
                 tracing::info!(key = %job.key, ?fate, "stored a result late");
                 return;
             }
@@ -96,9 +112,19 @@ impl Engine {
     async fn try_settle(
         &self,
         job: &Job,
+        held: &Held,
         token: &mut Token,
         settlement: &Settlement,
     ) -> Result<Fate, Failure> {
+        if let Some(written) = held.attempt().written()
+            && let Some(stored) = self.committed(job, token).boxed().await?
+        {
+            return Ok(match settlement {
+                _ if stored != written => Fate::Superseded(stored.into()),
+                Settlement::Recorded => Fate::Settled,
+                _ => Fate::Recorded(stored.into()),
+            });
+        }
         match settlement {
             // Not ours any more is as good as released.
             Settlement::Release => {
@@ -108,13 +134,36 @@ impl Engine {
                 let ended = self.store().renew(&job.key, *token, Duration::ZERO);
                 ended.await.map(|_: Holding| Fate::Settled)
             }
-            Settlement::Keep { record, keep, .. } => {
-                match self.store().complete(&job.key, *token, record.clone(), *keep).await? {
+            Settlement::Keep(Kept { record, keep, .. }) => {
+                let at_once = self.store().complete_at_once(&job.key, *token, record, *keep);
+                let completed = match at_once {
+                    Some(completed) => completed,
+                    None => self.store().complete(&job.key, *token, record.clone(), *keep).await,
+                };
+                match completed? {
                     Holding::Held => Ok(Fate::Settled),
                     // Boxed: it is rare, and would make every task larger.
                     Holding::Lost => self.complete_anew(job, token, record, *keep).boxed().await,
                 }
             }
+            Settlement::Recorded => {
+                self.store().release(&job.key, *token).await.map(|_: Holding| Fate::NotCommitted)
+            }
+        }
+    }
+
+    /// The result that is stored, after the operation has tried to store one in a transaction. None
+    /// if that was not committed: the claim is then as it was, or anew.
+    ///
+    /// Databases hold the question back until the transaction has ended, so the answer is final.
+    async fn committed(&self, job: &Job, token: &mut Token) -> Result<Option<Record>, Failure> {
+        match self.store().claim(&job.key, &job.fingerprint, job.rules.lease).await? {
+            Claim::Done(stored) => Ok(Some(stored)),
+            Claim::Fresh { token: new, .. } => {
+                *token = new;
+                Ok(None)
+            }
+            Claim::InFlight { .. } | Claim::Mismatch => Ok(None),
         }
     }
 

@@ -6,6 +6,7 @@ mod support;
 
 mod concurrency;
 mod crash;
+mod grpc;
 mod kept;
 mod keys;
 mod limits;

@@ -111,7 +111,7 @@ async fn all_bytes_and_no_bytes_are_replayed() {
 }
 
 #[tokio::test]
-async fn trailers_are_replayed_and_the_length_is_known_although_the_original_had_none() {
+async fn trailers_are_replayed_and_no_length_is_announced_that_would_leave_no_room_for_them() {
     let api = api(ietf(), |_, _| async {
         let trailers = http::HeaderMap::from_iter([(
             HeaderName::from_static("x-checksum"),
@@ -127,7 +127,8 @@ async fn trailers_are_replayed_and_the_length_is_known_although_the_original_had
     });
     api.post("k", "").await;
     let again = api.app.clone().oneshot(post("k", "")).await.unwrap();
-    assert_eq!(http_body::Body::size_hint(again.body()).exact(), Some(7));
+    let size = http_body::Body::size_hint(again.body());
+    assert_eq!((size.lower(), size.exact()), (7, None));
     let collected = again.into_body().collect().await.unwrap();
     assert_eq!(collected.trailers().unwrap()["x-checksum"], "42");
     assert_eq!(collected.to_bytes(), "chunked");

@@ -124,7 +124,7 @@ async fn attempt(message: &Message, sink: &dyn Sink, limit: Duration) -> Result<
         Ok(Ok(Published::None(failure))) => Err(failure),
         Ok(Ok(Published::Each(mut verdicts))) => match verdicts.pop() {
             Some(Verdict::Confirmed) => Ok(()),
-            Some(Verdict::Failed(failure)) => Err(failure),
+            Some(Verdict::Failed(failure) | Verdict::Buried(failure)) => Err(failure),
             Some(Verdict::Behind) | None => failed("the sink gave no verdict"),
         },
         Ok(Err(_)) => failed("the sink panicked"),

@@ -187,8 +187,8 @@ fn worsen(verdict: &mut Verdict, other: &Verdict) {
         (_, Verdict::Confirmed) => false,
         (Verdict::Confirmed, _) => true,
         (Verdict::Failed(one), Verdict::Failed(other)) => urgency(other) > urgency(one),
-        (Verdict::Behind, Verdict::Failed(_)) => true,
-        (_, Verdict::Behind) => false,
+        (Verdict::Behind | Verdict::Buried(_), Verdict::Failed(_)) => true,
+        (_, Verdict::Behind | Verdict::Buried(_)) => false,
     };
     if is_worse {
         *verdict = other.clone();

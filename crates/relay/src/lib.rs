@@ -30,7 +30,7 @@
 //! | `publish.rs` | one publish call: time limit, panics, probe |
 //! | `circuit.rs` | outages: stop sending, probe, go on |
 //! | `alert.rs` | dead letters are told to somebody |
-//! | `consume.rs` | a handler as a sink, inside the inbox transaction |
+//! | `consume/` | handlers as a sink, inside the inbox transaction; dead letters of their own |
 //! | `group/` | several relays for one pipeline |
 //! | `routed.rs` | where each message goes |
 //! | `fanout.rs` | several sinks as one |
@@ -49,10 +49,15 @@ mod publish;
 mod relay;
 mod routed;
 mod settings;
+#[cfg(feature = "trace")]
+mod spans;
 mod stop;
 mod verdict;
 
-pub use consume::{Consumer, Handler, handler_fn};
+pub use consume::{
+    Consumer, ConsumerBuilder, EventFn, Handler, HandlerFn, Handlers, OutOfOrder, StatefulEventFn,
+    Unknown, handler_fn,
+};
 pub use fanout::Fanout;
 pub use group::Group;
 #[cfg(feature = "mutants")]

@@ -20,12 +20,16 @@ pub(crate) struct Finished {
 /// Publishes a group. Whatever the sink does, the group comes back.
 pub(crate) async fn publish(sink: Arc<dyn Sink>, group: Group, limit: Duration) -> Finished {
     let start = Instant::now();
+    #[cfg(feature = "trace")]
+    let spans = crate::spans::Sending::begin(&*sink, &group.messages);
     let call = AssertUnwindSafe(sink.publish(&group.messages)).catch_unwind();
     let published = match timeout(limit, call).await {
         Ok(Ok(published)) => published,
         Ok(Err(_)) => Published::None(panicked()),
         Err(_) => Published::None(judge_timeout(sink, limit).await),
     };
+    #[cfg(feature = "trace")]
+    spans.end(&published);
     Finished { group, published, took: start.elapsed() }
 }
 

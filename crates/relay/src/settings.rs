@@ -19,7 +19,7 @@ use crate::mutation::Mutation;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Events asked from the source at a time, and published in one call. Default 100.
+    /// Events asked from the source at a time, and published in one call. Default 500.
     pub batch_events: usize,
     /// Events taken from the source and not settled, at most: what a crash can repeat. Default
     /// 1,000.
@@ -95,7 +95,7 @@ impl Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            batch_events: 100,
+            batch_events: 500,
             in_flight_events: 1000,
             in_flight_bytes: 16 * 1024 * 1024,
             concurrency: 4,

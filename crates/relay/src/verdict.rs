@@ -59,6 +59,7 @@ impl Judge<'_> {
             let verdict = verdicts.next();
             match (stopped.get(&held.tag.lane), verdict) {
                 (_, Verdict::Confirmed) => judgement.confirm(held),
+                (None, Verdict::Buried(failure)) => judgement.bury(&held, failure),
                 (Some(&place), _) => judgement.stopped[place].events.push(held),
                 (None, verdict) => {
                     let failure = match verdict {
@@ -138,6 +139,12 @@ impl Judgement {
     fn confirm(&mut self, held: Held) {
         self.settle(&held, Outcome::Delivered);
         self.confirmed.push(held.message);
+    }
+
+    /// The receiver keeps it as a dead letter; the source is rid of it.
+    fn bury(&mut self, held: &Held, failure: Failure) {
+        self.settle(held, Outcome::Delivered);
+        self.failures.push((held.message.clone(), failure, Decision::Dead));
     }
 }
 
@@ -248,6 +255,15 @@ mod tests {
         assert!(
             judgement.failures.iter().all(|(_, failure, _)| failure.code() == "E-SINK-CONTRACT")
         );
+    }
+
+    #[test]
+    fn what_the_receiver_keeps_as_a_dead_letter_leaves_its_source_and_its_lane() {
+        let verdicts = vec![Verdict::Buried(transient()), Verdict::Confirmed, Verdict::Confirmed];
+        let judgement = judge(false, Published::Each(verdicts));
+        assert_eq!((judgement.confirmed.len(), judgement.settled.len()), (2, 3));
+        assert_eq!(judgement.failures[0].2, Decision::Dead);
+        assert!(judgement.stopped.is_empty());
     }
 
     #[test]

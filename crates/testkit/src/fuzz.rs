@@ -1,7 +1,8 @@
 //! Input that nobody has thought of: examples, changed at random, for some seconds.
 //!
-//! `SEMEL_FUZZ_SECONDS` says for how long each target is tried, 3 unless set. What fails is printed
+//! `SEMEL_FUZZ_SECONDS` says for how long each target is tried, 1 unless set. What fails is printed
 //! with the seed that makes it again: `SEMEL_FUZZ_SEED`. An input that once failed becomes an example.
+//! Tests whose names begin with `fuzzed_` are tried for a minute by `./dev test`, all at once.
 
 use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -60,7 +61,7 @@ pub fn fuzz_text(examples: &[&str], check: impl Fn(&str)) {
 }
 
 fn seconds() -> Duration {
-    Duration::from_secs(number("SEMEL_FUZZ_SECONDS").unwrap_or(3))
+    Duration::from_secs(number("SEMEL_FUZZ_SECONDS").unwrap_or(1))
 }
 
 fn number(variable: &str) -> Option<u64> {

@@ -10,7 +10,7 @@ use semel_testkit::fuzz::{fuzz, fuzz_text};
 use semel_testkit::workload::awkward_events;
 
 #[test]
-fn templates_are_refused_or_rendered() {
+fn fuzzed_templates_are_refused_or_rendered() {
     let examples = [
         "{aggregate_type}.events",
         "{aggregate_type|kebab}.{event_type|snake|default:none}",
@@ -30,7 +30,7 @@ fn templates_are_refused_or_rendered() {
 }
 
 #[test]
-fn a_pattern_that_is_written_down_is_the_same_pattern() {
+fn fuzzed_a_pattern_that_is_written_down_is_the_same_pattern() {
     fuzz_text(&["Order*", "*", "*.Placed.*", "a*b*c*d"], |text| {
         if let Ok(pattern) = text.parse::<Pattern>() {
             let again: Pattern = pattern.to_string().parse().expect("what was read once");
@@ -42,7 +42,7 @@ fn a_pattern_that_is_written_down_is_the_same_pattern() {
 }
 
 #[test]
-fn an_id_that_is_written_down_is_the_same_id() {
+fn fuzzed_an_id_that_is_written_down_is_the_same_id() {
     fuzz_text(&["0190b6e8-7a3c-7def-8000-0123456789ab"], |text| {
         if let Ok(id) = text.parse::<EventId>() {
             assert_eq!(id.to_string().parse::<EventId>().expect("what was read once"), id);
@@ -51,7 +51,7 @@ fn an_id_that_is_written_down_is_the_same_id() {
 }
 
 #[test]
-fn headers_are_refused_or_read() {
+fn fuzzed_headers_are_refused_or_read() {
     let examples = [r#"{"tenant":"acme","b":"ü"}"#, r#"[["a","b"],["a","c"]]"#, "null"];
     fuzz(&examples, |json| {
         let read = |json: &[u8]| serde_json::from_slice::<Headers>(json).map(BTreeMap::from);
@@ -89,7 +89,7 @@ fn read(message: &[u8]) -> Option<Event> {
 
 /// Whatever was understood is understood again, in every format.
 #[test]
-fn messages_are_refused_or_understood() {
+fn fuzzed_messages_are_refused_or_understood() {
     let mut examples = Vec::new();
     for (number, event) in awkward_events().iter().enumerate() {
         for (_, format) in Format::NAMES {

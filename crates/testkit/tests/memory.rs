@@ -21,6 +21,7 @@ use semel_testkit::suites::admin::AdminProbe;
 use semel_testkit::suites::coordination::CoordinationProbe;
 use semel_testkit::suites::idempotency::IdempotencyProbe;
 use semel_testkit::suites::inbox::InboxProbe;
+use semel_testkit::suites::letters::LettersProbe;
 use semel_testkit::suites::outbox::OutboxProbe;
 use semel_testkit::suites::sink::SinkProbe;
 use semel_testkit::suites::source::SourceProbe;
@@ -29,6 +30,7 @@ use semel_testkit::suites::subscription::{DeadLetter, SubscriptionProbe};
 semel_testkit::outbox_suite!(Database);
 semel_testkit::source_suite!(Database);
 semel_testkit::inbox_suite!(Database);
+semel_testkit::letters_suite!(Database);
 semel_testkit::admin_suite!(Database);
 semel_testkit::idempotency_suite!(Keys);
 semel_testkit::coordination_suite!(Relays);
@@ -114,6 +116,19 @@ impl AdminProbe for Database {
     type Admin = MemoryDatabase;
 
     fn admin(&self) -> &MemoryDatabase {
+        &self.database
+    }
+}
+
+impl LettersProbe for Database {
+    type Letters = MemoryDatabase;
+    type Marks = MemoryDatabase;
+
+    fn letters(&self) -> &MemoryDatabase {
+        &self.database
+    }
+
+    fn marks(&self) -> &MemoryDatabase {
         &self.database
     }
 }

@@ -20,6 +20,7 @@ use super::eventbridge::EventBridge;
 use super::sink::{AwsSink, Service};
 use super::sns::Sns;
 use super::sqs::Sqs;
+use super::subscription::SqsSubscriptionConfig;
 
 /// Region, endpoint and credentials; whatever is not set comes from where AWS programs look for it:
 /// the environment, the profile, a web identity, the container or the machine.
@@ -155,16 +156,26 @@ impl AwsConfig {
         self.connect(|sdk, expiry| Arc::new(EventBridge::new(sdk, source, expiry))).await
     }
 
+    /// A queue of SQS to read, by its name or URL.
+    #[must_use]
+    pub fn subscribe_sqs(self, queue: impl Into<String>) -> SqsSubscriptionConfig {
+        SqsSubscriptionConfig::new(self, queue.into())
+    }
+
     async fn connect(
         self,
         service: impl FnOnce(&SdkConfig, Expiry) -> Arc<dyn Service>,
     ) -> Result<AwsSink, Failure> {
-        let limit = self.timeout;
-        let loading = timeout(limit, self.load()).await;
-        let sdk = loading.unwrap_or_else(|_| Err(timed_out(limit)))?;
+        let (sdk, expiry) = self.load_in_time().await?;
+        Ok(AwsSink::new(self, service(&sdk, expiry)))
+    }
+
+    pub(super) async fn load_in_time(&self) -> Result<(SdkConfig, Expiry), Failure> {
+        let loading = timeout(self.timeout, self.load()).await;
+        let sdk = loading.unwrap_or_else(|_| Err(timed_out(self.timeout)))?;
         let expiry =
             if self.credentials.is_some() { Expiry::ForGood } else { Expiry::UntilRenewed };
-        Ok(AwsSink::new(self, service(&sdk, expiry)))
+        Ok((sdk, expiry))
     }
 
     /// Finds region and credentials. The service itself is not asked: it may be down for now.

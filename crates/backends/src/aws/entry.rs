@@ -19,11 +19,11 @@ pub(super) struct Entry<'a> {
 }
 
 /// All headers of the event, as one JSON object.
-const HEADERS: &str = "semel-headers";
+pub(super) const HEADERS: &str = "semel-headers";
 /// How the body was made into text, where the payload is none.
-const ENCODING: &str = "semel-encoding";
+pub(super) const ENCODING: &str = "semel-encoding";
 /// A body must not be empty.
-const EMPTY: &str = "empty";
+pub(super) const EMPTY: &str = "empty";
 
 impl<'a> Entry<'a> {
     /// Encodes a message.

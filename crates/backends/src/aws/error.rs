@@ -61,6 +61,12 @@ pub(super) fn refused_entry(to: &str, code: &str, why: &str, sender_fault: bool)
     if sender_fault { rejected(what) } else { failed(what) }
 }
 
+/// A queue that did not carry out what it was told of one message.
+pub(super) fn not_done(what: &str, code: &str, why: &str) -> Failure {
+    let what = format!("AWS: cannot {what}: {why} ({code})");
+    Failure::unavailable(DOWN, what).with_fix(REACH)
+}
+
 /// What EventBridge says about one event: it has no word for whose fault it is.
 pub(super) fn refused_event(bus: &str, code: &str, why: &str, expiry: Expiry) -> Failure {
     let what = format!("AWS: the bus {bus:?} did not take an event: {why} ({code})");

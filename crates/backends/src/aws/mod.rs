@@ -1,4 +1,4 @@
-//! Amazon SQS, SNS and EventBridge as sinks.
+//! Amazon SQS, SNS and EventBridge as sinks, and SQS as a subscription.
 //!
 //! A message counts as delivered when the service has answered that it has it. The topic names the
 //! queue, the topic or the bus; where that is FIFO, the lane is the message group and the event id is
@@ -10,6 +10,9 @@
 //! | `entry` | an event as body and attributes, and what AWS cannot carry |
 //! | `sink` | [`Sink`](semel_core::Sink): waves of one message per lane, in batches of ten |
 //! | `sqs`, `sns`, `eventbridge` | what is particular to each service |
+//! | `subscription` | [`Source`](semel_core::Source) over a queue of SQS |
+//! | `incoming` | a message of SQS as an event, and as a dead letter |
+//! | `queue` | what a subscription says to SQS |
 //! | `error` | which error is which [`Fault`](semel_core::Fault) |
 //!
 //! ```no_run
@@ -27,9 +30,13 @@ mod config;
 mod entry;
 mod error;
 mod eventbridge;
+mod incoming;
+mod queue;
 mod sink;
 mod sns;
 mod sqs;
+mod subscription;
 
 pub use config::AwsConfig;
 pub use sink::AwsSink;
+pub use subscription::{SqsSubscription, SqsSubscriptionConfig};

@@ -18,8 +18,8 @@ use super::error::{Expiry, failure, impossible, only_about_the_probe, refused_en
 use super::sink::{Answers, Service};
 
 pub(super) struct Sqs {
-    client: Client,
-    expiry: Expiry,
+    pub(super) client: Client,
+    pub(super) expiry: Expiry,
     /// The URLs of queues that were asked for.
     urls: Mutex<HashMap<String, String>>,
 }
@@ -29,7 +29,7 @@ impl Sqs {
         Self { client: Client::new(sdk), expiry, urls: Mutex::default() }
     }
 
-    async fn url(&self, topic: &str) -> Result<String, Failure> {
+    pub(super) async fn url(&self, topic: &str) -> Result<String, Failure> {
         if topic.starts_with("https://") || topic.starts_with("http://") {
             return Ok(topic.to_owned());
         }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use semel_core::admin::{AdminStore, Cursor, EventView, Filter, Page, Selection, State, Stats};
+use semel_core::admin::{
+    AdminStore, Cursor, EventView, Filter, Page, Selection, State, Stats, Troubles,
+};
 use semel_core::{EventId, Failure};
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
@@ -40,6 +42,9 @@ pub struct MysqlAdmin {
 
 /// What can be retried or discarded.
 const UNFINISHED: &[State] = &[State::Failed, State::Dead];
+
+/// How many events one call of `latest` looks at, where all of them have to be.
+const LOOKED_AT: u64 = 100_000;
 
 /// How many events one statement changes.
 const ROWS: usize = 10_000;
@@ -155,6 +160,7 @@ impl AdminStore for MysqlAdmin {
             pipeline: &self.pipeline,
             place: &Place::read(&self.store, &mut tx, &self.pipeline).await?,
             after: after.map_or(0, |Cursor(last)| last),
+            before: None,
             states: filter.state.map_or_else(|| State::ALL.to_vec(), |state| vec![state]),
             ids: None,
             filter,
@@ -166,6 +172,44 @@ impl AdminStore for MysqlAdmin {
             _ => None,
         };
         Ok(Page { events: shown.iter().map(view).collect::<Result<_, _>>()?, next })
+    }
+
+    async fn latest(
+        &self,
+        filter: &Filter,
+        before: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page, Failure> {
+        let mut tx = self.store.begin_looking().await?;
+        let (first, last): (u64, u64) =
+            sqlx::query_as("SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM semel_outbox")
+                .fetch_one(&mut *tx)
+                .await
+                .map_err(failure("list events"))?;
+        let end = before.map_or(last + 1, |Cursor(seq)| seq);
+        let is_parked =
+            matches!(filter.state, Some(State::Failed | State::Dead | State::Discarded));
+        let floor = if is_parked { 0 } else { end.saturating_sub(LOOKED_AT) };
+        let search = Search {
+            pipeline: &self.pipeline,
+            place: &Place::read(&self.store, &mut tx, &self.pipeline).await?,
+            after: floor.saturating_sub(1),
+            before: Some(end),
+            states: filter.state.map_or_else(|| State::ALL.to_vec(), |state| vec![state]),
+            ids: None,
+            filter,
+        };
+        let rows = search.views(&mut tx, limit.saturating_add(1)).await?;
+        let shown = rows.get(..limit).unwrap_or(&rows);
+        let next = match shown.last() {
+            Some(last) if rows.len() > limit => Some(Cursor(listed_at(last)?)),
+            _ => (floor > first).then_some(Cursor(floor)),
+        };
+        Ok(Page { events: shown.iter().map(view).collect::<Result<_, _>>()?, next })
+    }
+
+    async fn troubles(&self, limit: usize) -> Result<Troubles, Failure> {
+        self.store.troubles(&self.pipeline, limit).await
     }
 
     async fn get(&self, id: EventId) -> Result<Option<EventView>, Failure> {

@@ -59,6 +59,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON semel_member TO {poller};
 GRANT SELECT, INSERT, UPDATE, DELETE ON semel_share TO {poller};
 GRANT SELECT, INSERT, UPDATE, DELETE ON semel_mapped TO {poller};
 GRANT SELECT, INSERT, UPDATE, DELETE ON semel_mapped_parked TO {poller};
+GRANT SELECT, INSERT, UPDATE (events) ON semel_audit TO {poller};
 
 -- Relays that tail the binary log: the same, and the log itself.
 CREATE ROLE IF NOT EXISTS {tailer};
@@ -77,6 +78,7 @@ GRANT SELECT ON semel_member TO {viewer};
 GRANT SELECT ON semel_share TO {viewer};
 GRANT SELECT ON semel_mapped TO {viewer};
 GRANT SELECT ON semel_mapped_parked TO {viewer};
+GRANT SELECT ON semel_audit TO {viewer};
 ";
 
 #[cfg(test)]
@@ -100,7 +102,7 @@ mod tests {
     #[test]
     fn every_table_is_somebodys() {
         // Those of consumers and of services with idempotency keys are not the relay's.
-        let others = ["semel_inbox", "semel_keys"];
+        let others = ["semel_inbox", "semel_keys", "semel_letters", "semel_marks"];
         let (schema, sql) = (crate::mysql::schema_sql(), grants_sql("semel").unwrap());
         for line in schema.lines().filter(|line| line.starts_with("CREATE TABLE")) {
             let name = line.split([' ', '(']).find(|word| word.starts_with("semel_")).unwrap();

@@ -1,5 +1,6 @@
 //! [`InboxStore`]: the messages each consumer has taken effect for.
 
+use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -118,5 +119,9 @@ impl InboxStore for MysqlInbox {
             .map_err(failure("forget old messages"))?;
         tx.commit().await.map_err(failure("forget old messages"))?;
         Ok(changed(forgotten.rows_affected()))
+    }
+
+    fn classify(&self, error: Box<dyn Error + Send + Sync>) -> Failure {
+        crate::letters::of_effect(error, failure("take effect"))
     }
 }

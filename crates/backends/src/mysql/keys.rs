@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use semel_core::idempotency::{Claim, Fingerprint, IdempotencyStore, Record, ScopedKey, Token};
+use semel_core::idempotency::{
+    Claim, Fingerprint, IdempotencyStore, Record, ScopedKey, Token, TransactionalKeys,
+};
 use semel_core::{Failure, Holding};
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Executor, MySql, Transaction};
@@ -65,15 +67,15 @@ impl MysqlKeys {
     pub(super) fn new(store: MysqlStore) -> Self {
         Self { store }
     }
+}
 
-    /// Stores the result in the caller's own transaction, with the business change. If this says
-    /// [`Holding::Lost`], somebody else runs the operation: roll the change back.
-    ///
-    /// # Errors
-    /// A failure leaves the transaction fit only for rolling back.
-    pub async fn complete_in(
+#[async_trait]
+impl TransactionalKeys for MysqlKeys {
+    type Tx<'c> = Transaction<'c, MySql>;
+
+    async fn complete_in(
         &self,
-        tx: &mut Transaction<'_, MySql>,
+        tx: &mut Self::Tx<'_>,
         key: &ScopedKey,
         token: Token,
         record: &Record,

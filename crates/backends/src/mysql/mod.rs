@@ -28,15 +28,19 @@
 //! ```
 
 mod admin;
+mod applied;
 mod check;
 mod config;
 mod coordination;
 mod error;
 mod grants;
 mod inbox;
+mod insight;
 mod key_admin;
 mod keys;
+mod letters;
 mod mapped;
+mod marks;
 mod outbox;
 mod parking;
 mod poll;
@@ -57,6 +61,8 @@ pub use coordination::MysqlMember;
 pub use grants::grants_sql;
 pub use inbox::MysqlInbox;
 pub use keys::MysqlKeys;
+pub use letters::MysqlLetters;
+pub use marks::MysqlMarks;
 pub use outbox::MysqlOutbox;
 pub use poll::MysqlSource;
 pub use schema::{SchemaStatus, drop_sql, migrate, schema_sql, status};

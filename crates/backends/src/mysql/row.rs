@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn any_headers_of_a_foreign_writer_are_taken() {
+    fn fuzzed_any_headers_of_a_foreign_writer_are_taken() {
         let examples = [r#"{"Tenant":"acme","retries":3,"tags":["a"],"none":null}"#, "[]", "{"];
         semel_testkit::fuzz::fuzz_text(&examples, |json| drop(parse_headers(json)));
     }

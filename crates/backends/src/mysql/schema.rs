@@ -8,11 +8,18 @@ use super::store::MysqlStore;
 
 /// Every version of the tables, in order. MySQL commits after each statement that changes a table,
 /// so every statement here can be repeated after a crash in the middle.
-const MIGRATIONS: &[Migration] = &[Migration {
-    name: "0001_tables",
-    sql: include_str!("migrations/0001_tables.sql"),
-    down: include_str!("migrations/0001_tables.down.sql"),
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        name: "0001_tables",
+        sql: include_str!("migrations/0001_tables.sql"),
+        down: include_str!("migrations/0001_tables.down.sql"),
+    },
+    Migration {
+        name: "0002_consumers",
+        sql: include_str!("migrations/0002_consumers.sql"),
+        down: include_str!("migrations/0002_consumers.down.sql"),
+    },
+];
 
 const VERSION_TABLE: &str = "CREATE TABLE IF NOT EXISTS semel_migrations (
     version    INT UNSIGNED NOT NULL PRIMARY KEY,
@@ -40,7 +47,7 @@ struct Migration {
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let pool = MySqlPool::connect("mysql://shop:secret@localhost/shop").await?;
-/// assert_eq!(migrate(&pool).await?, ["0001_tables"]);
+/// assert_eq!(migrate(&pool).await?, ["0001_tables", "0002_consumers"]);
 /// # Ok(()) }
 /// ```
 pub async fn migrate(pool: &MySqlPool) -> Result<Vec<&'static str>, Failure> {

@@ -13,7 +13,9 @@ use tokio::sync::watch;
 use super::coordination::MysqlMember;
 use super::error::failure;
 use super::tail::{self, Tailing};
-use super::{MysqlAdmin, MysqlInbox, MysqlKeys, MysqlOutbox, MysqlSource, schema};
+use super::{
+    MysqlAdmin, MysqlInbox, MysqlKeys, MysqlLetters, MysqlMarks, MysqlOutbox, MysqlSource, schema,
+};
 use crate::mapped::Airspace;
 
 /// A database. Clones share its connections.
@@ -180,6 +182,18 @@ impl MysqlStore {
     /// ```
     pub async fn source_share(&self, pipeline: &str, share: Share) -> Result<MysqlSource, Failure> {
         MysqlSource::open(self.clone(), pipeline, share).await
+    }
+
+    /// Dead letters of consumers.
+    #[must_use]
+    pub fn letters(&self) -> MysqlLetters {
+        MysqlLetters::new(self.clone())
+    }
+
+    /// How far consumers got.
+    #[must_use]
+    pub fn marks(&self) -> MysqlMarks {
+        MysqlMarks(())
     }
 
     /// The inbox.

@@ -131,6 +131,8 @@ pub(super) struct Search<'a> {
     pub(super) place: &'a Place,
     /// Only what was written after this one.
     pub(super) after: u64,
+    /// Newest first, and only what was written before this one.
+    pub(super) before: Option<u64>,
     pub(super) states: Vec<State>,
     pub(super) ids: Option<&'a [EventId]>,
     pub(super) filter: &'a Filter,
@@ -168,10 +170,10 @@ impl<'a> Search<'a> {
         };
         let wanted = |state: &State| filter.state.is_none_or(|wanted| wanted == *state);
         let states = changeable.iter().copied().filter(wanted).collect();
-        Self { pipeline, place, after: 0, states, ids, filter }
+        Self { pipeline, place, after: 0, before: None, states, ids, filter }
     }
 
-    /// Events to show, oldest first; [`view`] reads the rows. Whoever may not select payloads gets
+    /// Events to show; [`view`] reads the rows. Whoever may not select payloads gets
     /// the events without them.
     pub(super) async fn views(
         &self,
@@ -198,7 +200,13 @@ impl<'a> Search<'a> {
         let mut query = QueryBuilder::new(columns);
         query.push(VIEW).push(self.place.state()).push(", o.seq");
         self.push_rows(&mut query);
-        query.push(" ORDER BY o.seq LIMIT ").push_bind(count(limit));
+        match self.before {
+            Some(before) => {
+                query.push(" AND o.seq < ").push_bind(before).push(" ORDER BY o.seq DESC LIMIT ")
+            }
+            None => query.push(" ORDER BY o.seq LIMIT "),
+        };
+        query.push_bind(count(limit));
         query.build().persistent(false).fetch_all(connection).await
     }
 

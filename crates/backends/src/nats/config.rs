@@ -10,6 +10,7 @@ use semel_core::wire::Format;
 use semel_core::{Failure, Secret};
 
 use super::sink::NatsSink;
+use super::subscription::NatsSubscriptionConfig;
 
 /// Where the server is, and the stream to make.
 ///
@@ -122,6 +123,16 @@ impl NatsConfig {
     /// the stream, or has no JetStream.
     pub async fn connect(self) -> Result<NatsSink, Failure> {
         NatsSink::connect(self).await
+    }
+
+    /// A stream to read as a durable pull consumer of this name.
+    #[must_use]
+    pub fn subscribe(
+        self,
+        stream: impl Into<String>,
+        consumer: impl Into<String>,
+    ) -> NatsSubscriptionConfig {
+        NatsSubscriptionConfig::new(self, stream.into(), consumer.into())
     }
 }
 

@@ -10,7 +10,8 @@
 //! | the stream is full and discards what is new | transient | `E-NATS-STREAM-FULL` |
 //! | any other error that names the message | transient | `E-NATS-REJECTED` |
 //! | no stream takes the subject | misconfigured | `E-NATS-STREAM-MISSING` |
-//! | the stream cannot be made; it is sealed; no JetStream | misconfigured | `E-NATS-STREAM` |
+//! | dead letters would come back | misconfigured | `E-NATS-DEAD` |
+//! | the stream or consumer cannot be made; it is sealed; no JetStream | misconfigured | `E-NATS-STREAM` |
 //! | user, password, token or rights are wrong | misconfigured | `E-NATS-ACCESS` |
 //! | the certificate is not trusted, or a file cannot be read | misconfigured | `E-NATS-TLS` |
 
@@ -18,9 +19,11 @@ use std::error::Error;
 use std::time::Duration;
 
 use async_nats::jetstream::context::{
-    CreateStreamError, CreateStreamErrorKind, PublishError, PublishErrorKind, RequestError,
+    ConsumerInfoError, ConsumerInfoErrorKind, CreateStreamError, CreateStreamErrorKind,
+    GetStreamError, GetStreamErrorKind, PublishError, PublishErrorKind, RequestError,
     RequestErrorKind,
 };
+use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind};
 use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{ConnectError, ConnectErrorKind};
 use semel_core::{Failure, Fault};
@@ -76,6 +79,47 @@ pub(super) fn making(stream: &str, error: CreateStreamError) -> Failure {
         | CreateStreamErrorKind::ResponseParse => failure(DOWN, &format!("cannot {what}"), error),
         _ => failure(STREAM, &format!("cannot {what}"), error),
     }
+}
+
+/// Why a stream could not be had.
+pub(super) fn finding(stream: &str, error: GetStreamError) -> Failure {
+    let what = format!("find the stream {stream:?}");
+    match error.kind() {
+        GetStreamErrorKind::JetStream(said) => declined(&what, said),
+        GetStreamErrorKind::Request => failure(DOWN, &format!("cannot {what}"), error),
+        _ => failure(STREAM, &format!("cannot {what}"), error),
+    }
+}
+
+/// Why a consumer could not be made.
+pub(super) fn joining(consumer: &str, error: ConsumerError) -> Failure {
+    let what = format!("make the consumer {consumer:?}");
+    match error.kind() {
+        ConsumerErrorKind::JetStream(said) => declined(&what, said),
+        ConsumerErrorKind::TimedOut | ConsumerErrorKind::Request | ConsumerErrorKind::Other => {
+            failure(DOWN, &format!("cannot {what}"), error)
+        }
+        _ => failure(STREAM, &format!("cannot {what}"), error),
+    }
+}
+
+/// Why nothing comes from a consumer.
+pub(super) fn missing(error: ConsumerInfoError) -> Failure {
+    use ConsumerInfoErrorKind::{NotFound, StreamNotFound};
+    let verdict = if matches!(error.kind(), NotFound | StreamNotFound) { STREAM } else { DOWN };
+    failure(verdict, "the consumer cannot be found", error)
+}
+
+/// Why an acknowledgement was not taken.
+pub(super) fn acknowledging(error: async_nats::RequestError) -> Failure {
+    failure(DOWN, "cannot acknowledge", error)
+}
+
+/// Dead letters would be given out again.
+pub(super) fn round_trip(subject: &str, stream: &str) -> Failure {
+    let what = format!("NATS: dead letters to {subject:?} would come back, from {stream:?}");
+    Failure::misconfigured("E-NATS-DEAD", what)
+        .with_fix("set dead_letters to a subject of another stream")
 }
 
 fn failure(

@@ -1,4 +1,4 @@
-//! NATS JetStream as a sink.
+//! NATS JetStream as a sink and as a subscription.
 //!
 //! A message counts as delivered when the stream has acknowledged it. The topic is the subject; the
 //! event id travels as `Nats-Msg-Id`, by which the stream drops repetitions within its window.
@@ -10,6 +10,9 @@
 //! | `runs` | what of a lane is sent together, and what follows when the stream turns some of it down |
 //! | `trouble` | what the client library says beside its answers: lost connections, missing rights |
 //! | `sink` | [`Sink`](semel_core::Sink), lane by lane, all of a batch together |
+//! | `link` | the connection of both |
+//! | `subscription` | [`Source`](semel_core::Source) over a durable pull consumer |
+//! | `pull` | the task that takes messages in, and keeps them |
 //! | `error` | which error is which [`Fault`](semel_core::Fault) |
 //!
 //! ```no_run
@@ -28,10 +31,14 @@
 
 mod config;
 mod error;
+mod link;
 mod message;
+mod pull;
 mod runs;
 mod sink;
+mod subscription;
 mod trouble;
 
 pub use config::{NatsConfig, NatsStream};
 pub use sink::NatsSink;
+pub use subscription::{NatsSubscription, NatsSubscriptionConfig};

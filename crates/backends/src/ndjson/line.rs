@@ -139,7 +139,7 @@ mod tests {
 
     /// One event is one line of JSON, whatever its payload is and says it is.
     #[test]
-    fn any_payload_is_one_line() {
+    fn fuzzed_any_payload_is_one_line() {
         let examples = ["{\"a\":1}", "{ \"a\" :\n 1.50 }", "\"\u{2028}\"", "[1e999]", "text"];
         semel_testkit::fuzz::fuzz(&examples, |payload| {
             for content_type in ["application/json", "text/plain"] {

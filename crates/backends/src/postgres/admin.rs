@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use semel_core::admin::{Cursor, EventView, Filter, Page, Selection, State, Stats};
+use semel_core::admin::{Cursor, EventView, Filter, Page, Selection, State, Stats, Troubles};
 use semel_core::{AdminStore, EventId, Failure};
 use sqlx::Row;
 use sqlx::postgres::{PgArguments, PgRow};
@@ -36,8 +36,8 @@ use super::types::Stamp;
 /// ```
 #[derive(Clone, Debug)]
 pub struct PostgresAdmin {
-    store: PostgresStore,
-    pipeline: String,
+    pub(super) store: PostgresStore,
+    pub(super) pipeline: String,
     /// Where cleaning goes on: not before rows that it deleted, which may still be in the way.
     cleaned: Arc<Mutex<Cleaned>>,
 }
@@ -90,6 +90,7 @@ select
 from counted c left join parked p on true
 group by c.pending, c.publishing";
 
+/// Whether an event `o` matches the filter, whose parameters are `$3` to `$7`.
 macro_rules! matching {
     () => {
         "($3::text is null or o.aggregate_type = $3) and ($4::text is null or o.aggregate_id = $4)
@@ -99,20 +100,26 @@ macro_rules! matching {
     };
 }
 
+/// The events of a pipeline, for [`view`]: those with the parameters of [`matching`] and a condition.
 macro_rules! list {
     ($where:literal) => {
+        crate::postgres::admin::list!($where, " order by o.seq limit $9")
+    };
+    ($where:expr, $order:literal) => {
         concat!(
             "select ",
             event_columns!(),
             ", o.state, o.attempts, o.next_attempt, o.error, o.published_at
             from semel.events_of($1) o where ($2::text is null or o.state = $2) and ",
-            matching!(),
+            crate::postgres::admin::matching!(),
             " and ",
             $where,
-            " order by o.seq limit $9"
+            $order
         )
     };
 }
+
+pub(super) use {list, matching};
 
 const LIST: &str = list!("o.seq > $8");
 
@@ -237,7 +244,7 @@ impl PostgresAdmin {
     }
 
     /// A query whose first seven parameters are the pipeline and the filter.
-    fn filtered(&self, sql: &'static str, filter: &Filter) -> Query {
+    pub(super) fn filtered(&self, sql: &'static str, filter: &Filter) -> Query {
         sqlx::query(sql)
             .bind(self.pipeline.clone())
             .bind(filter.state.map(State::as_str))
@@ -249,7 +256,7 @@ impl PostgresAdmin {
     }
 }
 
-type Query = sqlx::query::Query<'static, sqlx::Postgres, PgArguments>;
+pub(super) type Query = sqlx::query::Query<'static, sqlx::Postgres, PgArguments>;
 
 #[async_trait]
 impl AdminStore for PostgresAdmin {
@@ -302,6 +309,19 @@ impl AdminStore for PostgresAdmin {
         Ok(Page { events: page.iter().map(view).collect::<Result<_, _>>()?, next })
     }
 
+    async fn latest(
+        &self,
+        filter: &Filter,
+        before: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page, Failure> {
+        self.newest(filter, before, limit).await
+    }
+
+    async fn troubles(&self, limit: usize) -> Result<Troubles, Failure> {
+        self.store.troubles(&self.pipeline, limit).await
+    }
+
     async fn get(&self, id: EventId) -> Result<Option<EventView>, Failure> {
         let row = sqlx::query(GET)
             .bind(&self.pipeline)
@@ -346,7 +366,7 @@ impl AdminStore for PostgresAdmin {
     }
 }
 
-fn view(found: &PgRow) -> Result<EventView, Failure> {
+pub(super) fn view(found: &PgRow) -> Result<EventView, Failure> {
     let mut view = EventView::pending(row::event(found)?.0);
     let state: &str = column(found, AFTER_EVENT)?;
     view.state = State::ALL.into_iter().find(|one| one.as_str() == state).unwrap_or(view.state);

@@ -64,6 +64,7 @@ grant select, insert, update, delete on semel.cursor to {poller};
 grant select, insert, delete on semel.passage to {poller};
 grant select, insert, update, delete on semel.parked, semel.member, semel.share, semel.mapped,
     semel.mapped_parked to {poller};
+grant select, insert, update (events) on semel.audit to {poller};
 grant select on semel.readable, semel.events to {poller};
 
 -- Relays that tail the log: the same, and a replication slot. A user does not inherit REPLICATION
@@ -76,7 +77,7 @@ grant {poller} to {tailer};
 do $$ begin create role {viewer}; exception when duplicate_object then null; end $$;
 grant usage on schema semel to {viewer};
 grant select on semel.migrations, semel.cursor, semel.passage, semel.parked, semel.member,
-    semel.share, semel.mapped, semel.mapped_parked to {viewer};
+    semel.share, semel.mapped, semel.mapped_parked, semel.audit to {viewer};
 grant select (txid, seq, created_at, available_at, id, aggregate_type, aggregate_id, event_type,
     content_type, headers, idempotency_key) on semel.outbox to {viewer};
 grant select on semel.readable, semel.events to {viewer};
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn every_table_is_somebodys() {
         // Those of consumers and of services with idempotency keys are not the relay's.
-        let others = ["semel.inbox", "semel.keys"];
+        let others = ["semel.inbox", "semel.keys", "semel.letters", "semel.marks"];
         let (schema, sql) = (crate::postgres::schema_sql(), grants_sql("semel").unwrap());
         for line in schema.lines().filter(|line| line.starts_with("create table")) {
             let name = line.split([' ', '(']).find(|word| word.starts_with("semel.")).unwrap();

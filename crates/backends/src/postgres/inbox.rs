@@ -1,5 +1,7 @@
 //! [`InboxStore`]: the messages each consumer has taken effect for.
 
+use std::collections::HashSet;
+use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -47,6 +49,11 @@ with new as (
 select exists (select from new), i.message_id is not null, i.result
 from (values (1)) as one left join semel.inbox i on i.consumer = $1 and i.message_id = $2";
 
+/// Those that are new.
+const RECORD_ALL: &str = "\
+insert into semel.inbox (consumer, message_id) select $1, id from unnest($2::uuid[]) as id
+on conflict do nothing returning message_id";
+
 const RESULT: &str = "select result from semel.inbox where consumer = $1 and message_id = $2";
 
 const STORE: &str = "update semel.inbox set result = $3 where consumer = $1 and message_id = $2";
@@ -93,6 +100,23 @@ impl InboxStore for PostgresInbox {
         Ok(Seen::Duplicate { result: result.flatten().map(Bytes::from) })
     }
 
+    async fn record_all(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &str,
+        ids: &[EventId],
+    ) -> Result<Vec<bool>, Failure> {
+        let uuids: Vec<_> = ids.iter().map(|id| *id.as_uuid()).collect();
+        let new: Vec<sqlx::types::Uuid> = sqlx::query_scalar(RECORD_ALL)
+            .bind(consumer)
+            .bind(uuids)
+            .fetch_all(&mut **tx)
+            .await
+            .map_err(failure("record messages"))?;
+        let mut new: HashSet<_> = new.into_iter().collect();
+        Ok(ids.iter().map(|id| new.remove(id.as_uuid())).collect())
+    }
+
     async fn store_result(
         &self,
         tx: &mut Self::Tx<'_>,
@@ -127,5 +151,9 @@ impl InboxStore for PostgresInbox {
             .await
             .map_err(failure("forget old messages"))?;
         Ok(changed(forgotten.rows_affected()))
+    }
+
+    fn classify(&self, error: Box<dyn Error + Send + Sync>) -> Failure {
+        crate::letters::of_effect(error, failure("take effect"))
     }
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use semel_core::idempotency::{Claim, Fingerprint, IdempotencyStore, Record, ScopedKey, Token};
+use semel_core::idempotency::{
+    Claim, Fingerprint, IdempotencyStore, Record, ScopedKey, Token, TransactionalKeys,
+};
 use semel_core::{Failure, Holding};
 use sqlx::postgres::PgRow;
 use sqlx::{Executor, Postgres, Row, Transaction};
@@ -81,20 +83,18 @@ impl PostgresKeys {
     pub(super) fn new(store: PostgresStore) -> Self {
         Self { store }
     }
+}
 
-    /// [`complete`](IdempotencyStore::complete) inside a transaction of the caller: the result and
-    /// the business data are committed together or not at all.
-    ///
-    /// When it answers `Lost`, roll back: somebody else runs the operation.
-    ///
-    /// # Errors
-    /// A failure leaves the transaction fit only for rolling back.
-    pub async fn complete_in(
+#[async_trait]
+impl TransactionalKeys for PostgresKeys {
+    type Tx<'c> = Transaction<'c, Postgres>;
+
+    async fn complete_in(
         &self,
-        tx: &mut Transaction<'_, Postgres>,
+        tx: &mut Self::Tx<'_>,
         key: &ScopedKey,
         token: Token,
-        record: Record,
+        record: &Record,
         keep: Duration,
     ) -> Result<Holding, Failure> {
         complete(&mut **tx, key, token, record, keep).await
@@ -133,7 +133,7 @@ impl IdempotencyStore for PostgresKeys {
         record: Record,
         keep: Duration,
     ) -> Result<Holding, Failure> {
-        complete(self.store.once(), key, token, record, keep).await
+        complete(self.store.once(), key, token, &record, keep).await
     }
 
     async fn renew(
@@ -168,7 +168,7 @@ async fn complete<'e>(
     executor: impl Executor<'e, Database = Postgres>,
     key: &ScopedKey,
     token: Token,
-    record: Record,
+    record: &Record,
     keep: Duration,
 ) -> Result<Holding, Failure> {
     let completed = sqlx::query(COMPLETE)

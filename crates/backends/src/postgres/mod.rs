@@ -25,6 +25,7 @@
 //! ```
 
 mod admin;
+mod applied;
 mod check;
 mod config;
 mod coordination;
@@ -32,10 +33,15 @@ mod cursor;
 mod error;
 mod grants;
 mod inbox;
+mod insight;
 mod key_admin;
 mod keys;
+mod latest;
+mod letters;
 mod log;
 mod mapped;
+mod marks;
+mod messages;
 mod notify;
 mod outbox;
 mod parking;
@@ -59,6 +65,9 @@ pub use coordination::PostgresMember;
 pub use grants::grants_sql;
 pub use inbox::PostgresInbox;
 pub use keys::PostgresKeys;
+pub use letters::PostgresLetters;
+pub use marks::PostgresMarks;
+pub use messages::{Carrying, messages_sql};
 pub use notify::Listening;
 pub use outbox::PostgresOutbox;
 pub use partitions::partition_sql;

@@ -6,10 +6,13 @@ use semel_core::event::EventLimits;
 use semel_core::outbox::{AppendError, OutboxWriter};
 use semel_core::{Event, Headers, Payload};
 use sqlx::error::DatabaseError;
-use sqlx::postgres::PgDatabaseError;
-use sqlx::{Postgres, Transaction};
+use sqlx::postgres::{PgArguments, PgDatabaseError};
+use sqlx::query::Query;
+use sqlx::{Postgres, Row, Transaction};
+use uuid::Uuid;
 
 use super::error::failure;
+use super::messages;
 use super::store::PostgresStore;
 use super::types::Stamp;
 
@@ -57,6 +60,14 @@ use super::types::Stamp;
 pub struct PostgresOutbox {
     store: PostgresStore,
     limits: EventLimits,
+    place: Place,
+}
+
+/// Where events are written.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Table,
+    Messages,
 }
 
 /// An event of text in JSON that has nothing out of the ordinary: most of them. Whatever is not
@@ -75,7 +86,9 @@ values ($1, case when $10::text is null then $1 end, $2, $3, $4, $5, $6, $7,
 on conflict do nothing";
 
 /// The rows are numbered in the order of the arrays.
-const MANY: &str = "\
+macro_rules! insert_many {
+    ($ending:literal) => {
+        concat!("\
 insert into semel.outbox (id, key_id, aggregate_type, aggregate_id, event_type, payload,
     payload_bytes, content_type, headers, idempotency_key, created_at, available_at)
 select id, case when idempotency_key is null then id end, aggregate_type, aggregate_id, event_type,
@@ -85,11 +98,28 @@ from unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::byte
     $7::text[], $8::text[], $9::text[], $10::timestamptz[], $11::timestamptz[])
     with ordinality as input (id, aggregate_type, aggregate_id, event_type, payload,
     payload_bytes, content_type, headers, idempotency_key, created_at, available_at, place)
-order by place";
+order by place", $ending)
+    };
+}
+
+const MANY: &str = insert_many!("");
+const MANY_NEW: &str = insert_many!(" on conflict do nothing returning id");
 
 impl PostgresOutbox {
     pub(super) fn new(store: PostgresStore) -> Self {
-        Self { store, limits: EventLimits::default() }
+        Self { store, limits: EventLimits::default(), place: Place::Table }
+    }
+
+    /// Writes events as messages into the log instead of the table: one record each, with no index
+    /// to maintain and no right on any table. A relay carries them into the outbox; see
+    /// [`PostgresStore::carry_messages`].
+    ///
+    /// A key that exists already cannot be refused here: such an event is left out when it is
+    /// carried. Without the slot that keeps messages, `append` fails.
+    #[must_use]
+    pub fn as_messages(mut self) -> Self {
+        self.place = Place::Messages;
+        self
     }
 
     /// Other limits for names and sizes.
@@ -127,10 +157,11 @@ impl PostgresOutbox {
             .iter()
             .try_for_each(|event| event.check(&self.limits))
             .map_err(AppendError::Invalid)?;
-        match events {
-            [] => Ok(()),
-            [event] => append_one(tx, event).await,
-            events => append_many(tx, events).await,
+        match (self.place, events) {
+            (_, []) => Ok(()),
+            (Place::Messages, events) => messages::append(tx, events).await,
+            (Place::Table, [event]) => append_one(tx, event).await,
+            (Place::Table, events) => append_many(tx, events).await,
         }
     }
 
@@ -190,9 +221,29 @@ async fn append_many(
     tx: &mut Transaction<'_, Postgres>,
     events: &[Event],
 ) -> Result<(), AppendError> {
+    let Err(error) = many(MANY, events).execute(&mut **tx).await else { return Ok(()) };
+    match error.as_database_error() {
+        Some(refused) if refused.is_unique_violation() => {
+            let key = key_in(refused, events);
+            Err(AppendError::Duplicate { key, transaction_usable: false })
+        }
+        _ => Err(AppendError::Store(failure(APPEND)(error))),
+    }
+}
+
+/// Adds those that are not there yet; their ids.
+pub(super) async fn insert_new(
+    tx: &mut Transaction<'_, Postgres>,
+    events: &[Event],
+) -> Result<Vec<Uuid>, sqlx::Error> {
+    let rows = many(MANY_NEW, events).fetch_all(&mut **tx).await?;
+    rows.iter().map(|row| row.try_get(0)).collect()
+}
+
+fn many<'q>(sql: &'static str, events: &'q [Event]) -> Query<'q, Postgres, PgArguments> {
     let texts = |text: fn(&Event) -> &str| events.iter().map(text).collect::<Vec<_>>();
     let times = events.iter().map(|event| Stamp(event.created_at));
-    let written = sqlx::query(MANY)
+    sqlx::query(sql)
         .bind(events.iter().map(|event| *event.id.as_uuid()).collect::<Vec<_>>())
         .bind(texts(|event| &event.aggregate_type))
         .bind(texts(|event| &event.aggregate_id))
@@ -204,16 +255,6 @@ async fn append_many(
         .bind(events.iter().map(|event| event.custom_key.as_deref()).collect::<Vec<_>>())
         .bind(times.collect::<Vec<_>>())
         .bind(events.iter().map(|event| event.available_at.map(Stamp)).collect::<Vec<_>>())
-        .execute(&mut **tx)
-        .await;
-    let Err(error) = written else { return Ok(()) };
-    match error.as_database_error() {
-        Some(refused) if refused.is_unique_violation() => {
-            let key = key_in(refused, events);
-            Err(AppendError::Duplicate { key, transaction_usable: false })
-        }
-        _ => Err(AppendError::Store(failure(APPEND)(error))),
-    }
 }
 
 const APPEND: &str = "append to semel.outbox";

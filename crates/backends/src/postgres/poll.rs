@@ -22,7 +22,7 @@ use super::rebase::rebase;
 use super::round::{Guidance, Passing};
 use super::schema;
 use super::store::{PostgresStore, integer};
-use super::tail::{Tail, Tailing, behind_a_pooler};
+use super::tail::{Tail, Tailing, behind_a_pooler, tail};
 use super::window::{Ledger, Standing};
 
 /// The outbox as a source for one pipeline. Made by [`PostgresStore::source`], or for one share of
@@ -133,11 +133,9 @@ impl PostgresSource {
             tracing::info!(pipeline = self.cursor.pipeline, "polling: {why}");
             return Ok(self);
         }
-        let (pool, budget) = (self.store.pool().clone(), self.store.log_budget);
-        let mut tail = Tail::new(&self.cursor.pipeline, tailing, pool, budget);
-        if tailing == Tailing::Required {
-            tail.insist().await?;
-        }
+        let (pool, budget) = (self.store.pool(), self.store.log_budget);
+        let mut tail = tail(&self.cursor.pipeline, tailing, pool, budget);
+        tail.begin().await?;
         self.tail = Some(tail);
         Ok(self)
     }

@@ -9,11 +9,18 @@ use super::store::PostgresStore;
 use super::tail::publish_sql;
 
 /// Every version of the tables, in order.
-const MIGRATIONS: &[Migration] = &[Migration {
-    name: "0001_tables",
-    sql: include_str!("migrations/0001_tables.sql"),
-    down: include_str!("migrations/0001_tables.down.sql"),
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        name: "0001_tables",
+        sql: include_str!("migrations/0001_tables.sql"),
+        down: include_str!("migrations/0001_tables.down.sql"),
+    },
+    Migration {
+        name: "0002_consumers",
+        sql: include_str!("migrations/0002_consumers.sql"),
+        down: include_str!("migrations/0002_consumers.down.sql"),
+    },
+];
 
 const VERSION_TABLE: &str = "create schema if not exists semel;
 

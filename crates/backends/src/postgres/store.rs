@@ -15,7 +15,10 @@ use super::notify::Notifying;
 use super::pooler::{BRIEF, Link, Once, Step, Way};
 use super::schema::{self, SchemaStatus};
 use super::tail::{self, Tailing};
-use super::{PostgresAdmin, PostgresInbox, PostgresKeys, PostgresOutbox, PostgresSource};
+use super::{
+    PostgresAdmin, PostgresInbox, PostgresKeys, PostgresLetters, PostgresMarks, PostgresOutbox,
+    PostgresSource,
+};
 use crate::mapped::Airspace;
 
 /// A database. Clones share its connections.
@@ -66,6 +69,14 @@ impl PostgresStore {
     #[must_use]
     pub fn from_pool(pool: PgPool) -> Self {
         Self::new(pool, Arc::new(SystemClock), Way::Direct, DEFAULT_LOG_BUDGET)
+    }
+
+    /// The same database, whose sources may hold back another amount of log; see
+    /// [`PostgresConfig::log_budget`](super::PostgresConfig::log_budget).
+    #[must_use]
+    pub fn with_log_budget(mut self, bytes: u64) -> Self {
+        self.log_budget = bytes;
+        self
     }
 
     /// Whether there is a pooler between here and the server.
@@ -240,6 +251,18 @@ impl PostgresStore {
     #[must_use]
     pub fn admin(&self, pipeline: &str) -> PostgresAdmin {
         PostgresAdmin::new(self.clone(), pipeline)
+    }
+
+    /// Dead letters of consumers.
+    #[must_use]
+    pub fn letters(&self) -> PostgresLetters {
+        PostgresLetters::new(self.clone())
+    }
+
+    /// How far consumers got.
+    #[must_use]
+    pub fn marks(&self) -> PostgresMarks {
+        PostgresMarks(())
     }
 
     /// The inbox.

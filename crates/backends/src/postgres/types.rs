@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn any_text_is_a_snapshot_or_none() {
+    fn fuzzed_any_text_is_a_snapshot_or_none() {
         semel_testkit::fuzz::fuzz_text(&["1:1:", "10:20:10,14,19"], |text| {
             if let Ok(snapshot) = text.parse::<Snapshot>() {
                 let again: Snapshot = snapshot.to_string().parse().unwrap();

@@ -8,8 +8,10 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionI
 use semel_core::wire::Format;
 use semel_core::{Failure, Secret};
 
+use super::inbox::RedisInbox;
 use super::keys::RedisKeys;
 use super::sink::RedisSink;
+use super::subscription::RedisSubscriptionConfig;
 
 /// Where the server is, and how streams are kept.
 ///
@@ -152,6 +154,27 @@ impl RedisConfig {
     /// `Unavailable` when the server cannot be reached, `Misconfigured` when it refuses the user.
     pub async fn connect_keys(self) -> Result<RedisKeys, Failure> {
         RedisKeys::connect(self).await
+    }
+
+    /// Connects to remember there which messages took effect, for effects in the same Redis; warns
+    /// when the server may lose that. A call waits for an answer no longer than 5 seconds, or
+    /// [`timeout`](Self::timeout) if that is less.
+    ///
+    /// # Errors
+    /// `Unavailable` when the server cannot be reached, `Misconfigured` when it refuses the user.
+    pub async fn connect_inbox(self) -> Result<RedisInbox, Failure> {
+        RedisInbox::connect(self).await
+    }
+
+    /// Streams to read as a member of a consumer group. Topics are streams, after the key prefix.
+    #[must_use]
+    pub fn subscribe<T: Into<String>>(
+        self,
+        group: impl Into<String>,
+        topics: impl IntoIterator<Item = T>,
+    ) -> RedisSubscriptionConfig {
+        let topics = topics.into_iter().map(Into::into).collect();
+        RedisSubscriptionConfig::new(self, group.into(), topics)
     }
 }
 

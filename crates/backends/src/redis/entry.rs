@@ -7,7 +7,7 @@ use semel_core::{Failure, Message};
 use super::error::too_large;
 
 /// The field that holds the body. It comes last, so that no header of an event can stand for it.
-const BODY: &str = "payload";
+pub(super) const BODY: &str = "payload";
 
 /// How events become entries.
 #[derive(Debug)]

@@ -11,6 +11,10 @@
 //! | `WRONGTYPE` | misconfigured | `E-REDIS-TYPE` |
 //! | `NOAUTH`, `WRONGPASS`, `NOPERM` | misconfigured | `E-REDIS-ACCESS` |
 //! | `MOVED`, `CROSSSLOT` | misconfigured | `E-REDIS-CLUSTER` |
+//! | a command of a handler fails, and nothing took effect | transient | `E-REDIS-EFFECT` |
+//! | a command of a handler fails after others took effect | refused | `E-REDIS-EFFECT-HALF` |
+//! | another consumer takes long with the same message | transient | `E-REDIS-INBOX-BUSY` |
+//! | the handler took longer than the lease | transient | `E-REDIS-INBOX-LATE` |
 //! | the server lacks a command or the database | misconfigured | `E-REDIS-SERVER` |
 //! | the certificate is not trusted, or a file cannot be read | misconfigured | `E-REDIS-TLS` |
 
@@ -58,6 +62,29 @@ pub(super) fn strange_answer(doing: impl fmt::Display) -> Failure {
     made(REJECTED, &format!("{doing}: the answer makes no sense"))
 }
 
+/// A command of a handler failed before any other took effect; `said` is the server's answer.
+pub(super) fn no_effect(said: &str) -> Failure {
+    let (code, details) = said.split_once(' ').unwrap_or((said, ""));
+    let told = by_word(code, details);
+    let verdict = if told.0 == Fault::Unavailable { told } else { EFFECT };
+    made(verdict, &format!("a command of the handler failed: {said}"))
+}
+
+/// A command of a handler failed after others had taken effect; `said` is the server's answer.
+pub(super) fn half_an_effect(said: &str) -> Failure {
+    let what = "a command of the handler failed after others had taken effect, and none is undone";
+    made(EFFECT_HALF, &format!("{what}: {said}"))
+}
+
+pub(super) fn busy(waited: Duration) -> Failure {
+    made(BUSY, &format!("another consumer has had the same message in hand for {waited:?}"))
+}
+
+pub(super) fn too_late(lease: Duration) -> Failure {
+    let what = format!("the handler took longer than {lease:?}, so nothing took effect");
+    made(LATE, &what)
+}
+
 #[cfg(feature = "tls")]
 pub(super) fn unreadable(
     file: &str,
@@ -88,6 +115,23 @@ const TOO_LARGE: Verdict = (
 );
 const REJECTED: Verdict =
     (Fault::Transient, "E-REDIS-REJECTED", "look at the server's log, and at the event");
+const EFFECT: Verdict =
+    (Fault::Transient, "E-REDIS-EFFECT", "correct the command that the handler queues");
+const EFFECT_HALF: Verdict = (
+    Fault::Refused,
+    "E-REDIS-EFFECT-HALF",
+    "set the data right by hand, and correct the command that the handler queues",
+);
+const BUSY: Verdict = (
+    Fault::Transient,
+    "E-REDIS-INBOX-BUSY",
+    "nothing, it is tried again; see whether a handler hangs",
+);
+const LATE: Verdict = (
+    Fault::Transient,
+    "E-REDIS-INBOX-LATE",
+    "make the handler faster, its batch smaller, or the lease of the inbox longer",
+);
 const TYPE: Verdict = (
     Fault::Misconfigured,
     "E-REDIS-TYPE",

@@ -17,13 +17,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use redis::{Cmd, RedisError, Value, cmd, from_redis_value};
+use redis::{RedisError, Value};
 use semel_core::idempotency::{Claim, Fingerprint, IdempotencyStore, Record, ScopedKey, Token};
 use semel_core::{Failure, Holding};
 
 use super::config::RedisConfig;
 use super::error::{DOWN_CODE, failure, strange_answer};
 use super::link::{Dialler, Link, Settings};
+use super::script::Script;
 
 /// Idempotency keys in Redis. Made by [`RedisConfig::connect_keys`]; clones share the connection,
 /// which is made anew when it was lost.
@@ -73,17 +74,11 @@ const COMPLETE: &str = if_held!("complete.lua");
 const RENEW: &str = if_held!("renew.lua");
 const RELEASE: &str = if_held!("release.lua");
 
-/// Each is known to the server by the hash of its text.
 struct Scripts {
     claim: Script,
     complete: Script,
     renew: Script,
     release: Script,
-}
-
-struct Script {
-    text: &'static str,
-    hash: String,
 }
 
 impl RedisKeys {
@@ -128,7 +123,7 @@ impl RedisKeys {
         let name = self.name(key);
         let limit = self.config.timeout.min(PATIENCE);
         let call = async |link: &Link| {
-            let answer = script.run(link, &name, arguments).await;
+            let answer = script.run(link, &[&name], arguments).await;
             answer.map_err(|error| failure(doing, error))
         };
         match self.dialler.in_time(limit, call).await {
@@ -152,28 +147,6 @@ impl RedisKeys {
             Value::Int(1) => Ok(Holding::Held),
             Value::Int(0) => Ok(Holding::Lost),
             _ => Err(strange_answer(doing)),
-        }
-    }
-}
-
-impl Script {
-    async fn load(link: &Link, text: &'static str) -> Result<Self, RedisError> {
-        let hash = link.ask(cmd("SCRIPT").arg("LOAD").arg(text)).await?;
-        Ok(Self { text, hash: from_redis_value(hash)? })
-    }
-
-    /// By its hash; by its text when the server has forgotten it.
-    async fn run(&self, link: &Link, name: &str, arguments: &[&[u8]]) -> Result<Value, RedisError> {
-        let by = |verb: &str, script: &str| -> Cmd {
-            let mut command = cmd(verb);
-            command.arg(script).arg(1).arg(name).arg(arguments);
-            command
-        };
-        match link.ask(&by("EVALSHA", &self.hash)).await {
-            Err(error) if error.code() == Some("NOSCRIPT") => {
-                link.ask(&by("EVAL", self.text)).await
-            }
-            answer => answer,
         }
     }
 }
@@ -255,12 +228,12 @@ fn micros(span: Duration) -> String {
 }
 
 /// At least one: the server knows no shorter life.
-fn millis(span: Duration) -> String {
+pub(super) fn millis(span: Duration) -> String {
     span.min(LONGEST).as_micros().div_ceil(1000).max(1).to_string()
 }
 
 /// What may lose keys: a lost key looks like one that was never used.
-fn risks(settings: &Settings) -> Vec<&'static str> {
+pub(super) fn risks(settings: &Settings) -> Vec<&'static str> {
     let mut risks = Vec::new();
     if !settings.eviction.is_empty() && settings.eviction != "noeviction" {
         risks.push("it evicts keys when memory is short (set maxmemory-policy noeviction)");

@@ -1,4 +1,4 @@
-//! Redis: streams as a sink, and a store of idempotency keys.
+//! Redis: streams as a sink and as a subscription, a store of idempotency keys, and an inbox for effects in Redis.
 //!
 //! The topic is the stream, an event is one entry: its headers are the fields, and the last field,
 //! `payload`, is the body. What goes to one stream goes in one transaction, so that an event is
@@ -10,9 +10,14 @@
 //! | `entry` | an event as one `XADD` |
 //! | `rounds` | which messages of a batch can be sent together |
 //! | `link` | the connection: made when it is needed, made anew when it broke |
+//! | `script` | a Lua script that the server knows |
+//! | `inbox` | [`InboxStore`](semel_core::InboxStore), where the effect is in Redis too |
 //! | `keys` | [`IdempotencyStore`](semel_core::IdempotencyStore), one script per call |
 //! | `key_admin` | [`KeyAdmin`](semel_core::idempotency::KeyAdmin) |
 //! | `sink` | [`Sink`](semel_core::Sink), a transaction per stream |
+//! | `subscription` | [`Source`](semel_core::Source), a member of a consumer group |
+//! | `group` | what a member says to the server |
+//! | `watch` | waiting for new entries |
 //! | `error` | which error is which [`Fault`](semel_core::Fault) |
 //!
 //! ```no_run
@@ -29,12 +34,20 @@
 mod config;
 mod entry;
 mod error;
+mod group;
+mod inbox;
 mod key_admin;
 mod keys;
 mod link;
 mod rounds;
+mod script;
 mod sink;
+mod subscription;
+mod watch;
 
+pub use ::redis::{Cmd, cmd};
 pub use config::RedisConfig;
+pub use inbox::{RedisInbox, RedisTx};
 pub use keys::RedisKeys;
 pub use sink::RedisSink;
+pub use subscription::{RedisSubscription, RedisSubscriptionConfig};

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use semel_core::admin::{AdminStore, Cursor, EventView, Filter, Page, Selection, State, Stats};
+use semel_core::admin::{
+    AdminStore, Cursor, EventView, Filter, Page, Selection, State, Stats, Troubles,
+};
 use semel_core::{EventId, Failure};
 use sqlx::SqliteConnection;
 
@@ -48,6 +50,9 @@ pub struct SqliteAdmin {
 
 /// How many events of a backlog are counted one by one.
 const COUNTED: i64 = 100_000;
+
+/// How many events one call of `latest` looks at, where all of them have to be.
+const LOOKED_AT: u64 = 100_000;
 
 /// What can be retried or discarded.
 const UNFINISHED: &[State] = &[State::Failed, State::Dead];
@@ -134,6 +139,7 @@ impl AdminStore for SqliteAdmin {
             pipeline: &self.pipeline,
             handed_out: self.handed_out(&mut tx).await?,
             after: after.map_or(0, |Cursor(last)| last),
+            before: None,
             states: filter.state.map_or_else(|| State::ALL.to_vec(), |state| vec![state]),
             ids: None,
             filter,
@@ -146,6 +152,46 @@ impl AdminStore for SqliteAdmin {
             _ => None,
         };
         Ok(Page { events: shown.iter().map(view).collect::<Result<_, _>>()?, next })
+    }
+
+    async fn latest(
+        &self,
+        filter: &Filter,
+        before: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page, Failure> {
+        let failed = || failure("list events");
+        let mut tx = self.store.readers.begin().await.map_err(failed())?;
+        let (first, last): (i64, i64) =
+            sqlx::query_as("SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM semel_outbox")
+                .fetch_one(&mut *tx)
+                .await
+                .map_err(failed())?;
+        let end = before.map_or(position(last) + 1, |Cursor(seq)| seq);
+        let is_parked =
+            matches!(filter.state, Some(State::Failed | State::Dead | State::Discarded));
+        let floor = if is_parked { 0 } else { end.saturating_sub(LOOKED_AT) };
+        let search = Search {
+            pipeline: &self.pipeline,
+            handed_out: self.handed_out(&mut tx).await?,
+            after: floor.saturating_sub(1),
+            before: Some(end),
+            states: filter.state.map_or_else(|| State::ALL.to_vec(), |state| vec![state]),
+            ids: None,
+            filter,
+        };
+        let query = search.views(limit.saturating_add(1));
+        let rows = query.fetch_all(&mut *tx).await.map_err(failed())?;
+        let shown = rows.get(..limit).unwrap_or(&rows);
+        let next = match shown.last() {
+            Some(last) if rows.len() > limit => Some(Cursor(row::seq(last)?)),
+            _ => (floor > position(first)).then_some(Cursor(floor)),
+        };
+        Ok(Page { events: shown.iter().map(view).collect::<Result<_, _>>()?, next })
+    }
+
+    async fn troubles(&self, limit: usize) -> Result<Troubles, Failure> {
+        self.store.troubles(&self.pipeline, limit).await
     }
 
     async fn get(&self, id: EventId) -> Result<Option<EventView>, Failure> {

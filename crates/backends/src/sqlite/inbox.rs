@@ -1,5 +1,6 @@
 //! [`InboxStore`]: the messages each consumer has taken effect for.
 
+use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -119,5 +120,9 @@ impl InboxStore for SqliteInbox {
         .await
         .map_err(failure("forget old messages"))?;
         Ok(usize::try_from(forgotten.rows_affected()).unwrap_or(usize::MAX))
+    }
+
+    fn classify(&self, error: Box<dyn Error + Send + Sync>) -> Failure {
+        crate::letters::of_effect(error, failure("take effect"))
     }
 }

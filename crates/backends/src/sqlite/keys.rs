@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use semel_core::idempotency::{Claim, Fingerprint, IdempotencyStore, Record, ScopedKey, Token};
+use semel_core::idempotency::{
+    Claim, Fingerprint, IdempotencyStore, Record, ScopedKey, Token, TransactionalKeys,
+};
 use semel_core::{Failure, Holding};
 use sqlx::{Sqlite, SqliteConnection, Transaction};
 
@@ -15,7 +17,9 @@ use super::store::{SqliteStore, micros};
 ///
 /// ```
 /// use semel_backends::sqlite::SqliteConfig;
-/// use semel_core::idempotency::{Claim, Fingerprint, IdempotencyStore, Record, ScopedKey};
+/// use semel_core::idempotency::{
+///     Claim, Fingerprint, IdempotencyStore, Record, ScopedKey, TransactionalKeys,
+/// };
 /// use std::time::Duration;
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -51,22 +55,6 @@ impl SqliteKeys {
         Self { store }
     }
 
-    /// Stores the result in the caller's own transaction, with the business change. If this says
-    /// [`Holding::Lost`], somebody else runs the operation: roll the change back.
-    ///
-    /// # Errors
-    /// A failure leaves the transaction fit only for rolling back.
-    pub async fn complete_in(
-        &self,
-        tx: &mut Transaction<'_, Sqlite>,
-        key: &ScopedKey,
-        token: Token,
-        record: &Record,
-        keep: Duration,
-    ) -> Result<Holding, Failure> {
-        self.complete_on(tx, key, token, record, keep).await
-    }
-
     async fn complete_on(
         &self,
         connection: &mut SqliteConnection,
@@ -87,6 +75,22 @@ impl SqliteKeys {
         .bind(record.body.as_ref())
         .bind(now.saturating_add(micros(keep)));
         changed(query.execute(connection).await, "store a result")
+    }
+}
+
+#[async_trait]
+impl TransactionalKeys for SqliteKeys {
+    type Tx<'c> = Transaction<'c, Sqlite>;
+
+    async fn complete_in(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        key: &ScopedKey,
+        token: Token,
+        record: &Record,
+        keep: Duration,
+    ) -> Result<Holding, Failure> {
+        self.complete_on(tx, key, token, record, keep).await
     }
 }
 

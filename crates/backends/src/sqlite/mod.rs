@@ -31,15 +31,19 @@
 //! ```
 
 mod admin;
+mod applied;
 mod check;
 mod config;
 mod coordination;
 mod error;
 mod grants;
 mod inbox;
+mod insight;
 mod key_admin;
 mod keys;
+mod letters;
 mod mapped;
+mod marks;
 mod outbox;
 mod parking;
 mod poll;
@@ -57,6 +61,8 @@ pub use coordination::SqliteMember;
 pub use grants::grants_sql;
 pub use inbox::SqliteInbox;
 pub use keys::SqliteKeys;
+pub use letters::SqliteLetters;
+pub use marks::SqliteMarks;
 pub use outbox::SqliteOutbox;
 pub use poll::SqliteSource;
 pub use schema::{SchemaStatus, drop_sql, migrate, schema_sql, status};

@@ -7,11 +7,18 @@ use super::error::{failure, schema_missing};
 use super::store::SqliteStore;
 
 /// Every version of the tables, in order.
-const MIGRATIONS: &[Migration] = &[Migration {
-    name: "0001_tables",
-    sql: include_str!("migrations/0001_tables.sql"),
-    down: include_str!("migrations/0001_tables.down.sql"),
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        name: "0001_tables",
+        sql: include_str!("migrations/0001_tables.sql"),
+        down: include_str!("migrations/0001_tables.down.sql"),
+    },
+    Migration {
+        name: "0002_consumers",
+        sql: include_str!("migrations/0002_consumers.sql"),
+        down: include_str!("migrations/0002_consumers.down.sql"),
+    },
+];
 
 const VERSION_TABLE: &str = "CREATE TABLE IF NOT EXISTS semel_migrations (
     version    INTEGER PRIMARY KEY,
@@ -40,7 +47,7 @@ struct Migration {
 /// # let folder = tempfile::tempdir()?;
 /// # let url = format!("sqlite://{}/shop.db?mode=rwc", folder.path().display());
 /// let pool = SqlitePool::connect(&url).await?;
-/// assert_eq!(migrate(&pool).await?, ["0001_tables"]);
+/// assert_eq!(migrate(&pool).await?, ["0001_tables", "0002_consumers"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
 pub async fn migrate(pool: &SqlitePool) -> Result<Vec<&'static str>, Failure> {
@@ -102,7 +109,7 @@ impl SchemaStatus {
 /// # let folder = tempfile::tempdir()?;
 /// # let url = format!("sqlite://{}/shop.db?mode=rwc", folder.path().display());
 /// let pool = SqlitePool::connect(&url).await?;
-/// assert_eq!(status(&pool).await?.missing, ["0001_tables"]);
+/// assert_eq!(status(&pool).await?.missing, ["0001_tables", "0002_consumers"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
 pub async fn status(pool: &SqlitePool) -> Result<SchemaStatus, Failure> {

@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use super::coordination::SqliteMember;
 use super::error::failure;
 use super::{
-    SchemaStatus, SqliteAdmin, SqliteInbox, SqliteKeys, SqliteOutbox, SqliteSource, schema,
+    SchemaStatus, SqliteAdmin, SqliteInbox, SqliteKeys, SqliteLetters, SqliteMarks, SqliteOutbox,
+    SqliteSource, schema,
 };
 use crate::mapped::Airspace;
 
@@ -28,7 +29,7 @@ use crate::mapped::Airspace;
 /// # let folder = tempfile::tempdir().unwrap();
 /// # let url = format!("sqlite://{}/shop.db", folder.path().display());
 /// let store = SqliteConfig::new(&url)?.connect().await?;
-/// assert_eq!(store.migrate().await?, ["0001_tables"]);
+/// assert_eq!(store.migrate().await?, ["0001_tables", "0002_consumers"]);
 /// assert!(store.migrate().await?.is_empty());
 /// # Ok::<(), semel_core::Failure>(()) }).unwrap();
 /// ```
@@ -102,6 +103,18 @@ impl SqliteStore {
     /// `Misconfigured` when the tables are missing or of another version.
     pub async fn source(&self, pipeline: &str) -> Result<SqliteSource, Failure> {
         SqliteSource::open(self.clone(), pipeline).await
+    }
+
+    /// Dead letters of consumers.
+    #[must_use]
+    pub fn letters(&self) -> SqliteLetters {
+        SqliteLetters::new(self.clone())
+    }
+
+    /// How far consumers got.
+    #[must_use]
+    pub fn marks(&self) -> SqliteMarks {
+        SqliteMarks(())
     }
 
     /// The inbox.

@@ -17,6 +17,8 @@ pub(super) struct Search<'a> {
     /// The last event that a relay has taken up.
     pub(super) handed_out: u64,
     pub(super) after: u64,
+    /// Newest first, and only those before this one.
+    pub(super) before: Option<u64>,
     pub(super) states: Vec<State>,
     pub(super) ids: Option<&'a [EventId]>,
     pub(super) filter: &'a Filter,
@@ -75,14 +77,20 @@ impl<'a> Search<'a> {
         };
         let wanted = |state: &State| filter.state.is_none_or(|wanted| wanted == *state);
         let states = changeable.iter().copied().filter(wanted).collect();
-        Self { pipeline, handed_out, after: 0, states, ids, filter }
+        Self { pipeline, handed_out, after: 0, before: None, states, ids, filter }
     }
 
-    /// The query for events to show, oldest first; [`view`] reads its rows.
+    /// The query for events to show; [`view`] reads its rows.
     pub(super) fn views(&self, limit: usize) -> Query<'a> {
         let select = format!("SELECT {VIEW}, {STATE} AS life");
-        let limit = format!("ORDER BY o.seq LIMIT {}", stored(limit as u64));
-        self.query(&select, &limit)
+        let limit = stored(limit as u64);
+        let tail = match self.before {
+            Some(before) => {
+                format!("AND o.seq < {} ORDER BY o.seq DESC LIMIT {limit}", stored(before))
+            }
+            None => format!("ORDER BY o.seq LIMIT {limit}"),
+        };
+        self.query(&select, &tail)
     }
 
     /// The rows that were found as a query for their numbers, inside `before` and `after`. The

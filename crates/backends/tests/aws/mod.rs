@@ -6,6 +6,7 @@ mod eventbridge;
 mod impostor;
 mod sns;
 mod sqs;
+mod subscription;
 
 use std::collections::HashMap;
 use std::process::Command;

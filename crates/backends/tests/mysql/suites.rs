@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use semel_backends::mysql::{MySql, MysqlAdmin, MysqlInbox, MysqlKeys, MysqlSource, Transaction};
+use semel_backends::mysql::{
+    MySql, MysqlAdmin, MysqlInbox, MysqlKeys, MysqlLetters, MysqlMarks, MysqlSource, Transaction,
+};
 use semel_core::idempotency::KeyAdmin;
 use semel_core::outbox::AppendError;
 use semel_core::{Event, InboxStore, Limit, OutboxWriter, Source};
@@ -11,6 +13,7 @@ use semel_testkit::suites::admin::AdminProbe;
 use semel_testkit::suites::coordination::CoordinationProbe;
 use semel_testkit::suites::idempotency::IdempotencyProbe;
 use semel_testkit::suites::inbox::InboxProbe;
+use semel_testkit::suites::letters::LettersProbe;
 use semel_testkit::suites::outbox::OutboxProbe;
 use semel_testkit::suites::source::SourceProbe;
 
@@ -19,6 +22,7 @@ use super::Database;
 semel_testkit::outbox_suite!(MysqlProbe);
 semel_testkit::source_suite!(MysqlProbe);
 semel_testkit::inbox_suite!(MysqlProbe);
+semel_testkit::letters_suite!(MysqlProbe);
 semel_testkit::admin_suite!(MysqlProbe);
 semel_testkit::idempotency_suite!(MysqlProbe);
 semel_testkit::coordination_suite!(MysqlProbe);
@@ -28,6 +32,8 @@ pub(super) struct MysqlProbe {
     inbox: MysqlInbox,
     admin: MysqlAdmin,
     keys: MysqlKeys,
+    letters: MysqlLetters,
+    marks: MysqlMarks,
 }
 
 impl Probe for MysqlProbe {
@@ -41,7 +47,8 @@ impl Probe for MysqlProbe {
             .unwrap();
         let (inbox, keys) = (database.store.inbox(), database.store.keys());
         let admin = database.store.admin("orders");
-        Some(Self { database, inbox, admin, keys })
+        let (letters, marks) = (database.store.letters(), database.store.marks());
+        Some(Self { database, inbox, admin, keys, letters, marks })
     }
 }
 
@@ -112,6 +119,19 @@ impl SourceProbe for MysqlProbe {
 
     fn wakes(&self) -> Ran {
         Ok(())
+    }
+}
+
+impl LettersProbe for MysqlProbe {
+    type Letters = MysqlLetters;
+    type Marks = MysqlMarks;
+
+    fn letters(&self) -> &MysqlLetters {
+        &self.letters
+    }
+
+    fn marks(&self) -> &MysqlMarks {
+        &self.marks
     }
 }
 

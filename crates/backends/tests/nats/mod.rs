@@ -3,6 +3,7 @@
 mod errors;
 mod order;
 mod outages;
+mod subscription;
 
 use std::sync::Mutex;
 use std::time::Duration;

@@ -228,3 +228,32 @@ async fn a_pooler_in_between() {
     }
     assert_eq!(finding(store, Log::Unread, "schema").await.severity, Severity::Good);
 }
+
+#[tokio::test]
+async fn the_slot_of_messages() {
+    let database = database!();
+    let found = async || {
+        let needs = Needs { messages: true, log: Log::Required, ..Needs::default() };
+        let all = database.store.diagnose(&needs).await.unwrap();
+        let is_left =
+            |one: &Finding| one.code == "slot-left" && one.what.contains("semel_messages");
+        assert!(!all.iter().any(is_left), "nobody is told to drop it: {all:?}");
+        all.into_iter().find(|one| one.code == "messages").unwrap()
+    };
+    let missing = found().await;
+    assert_eq!(missing.severity, Severity::Problem, "{missing:?}");
+    let sql = missing.sql.unwrap();
+    let (publication, slot) = sql.split_once("\nselect").unwrap();
+    database.run(publication).await;
+    database.run(&format!("select{slot}")).await;
+    let unread = found().await;
+    assert_eq!(unread.severity, Severity::Advice, "{unread:?}");
+    assert!(unread.what.contains("no relay reads"), "{unread:?}");
+
+    let carrying = database.store.carry_messages("orders").await.unwrap();
+    carrying.caught_up().await.unwrap();
+    let good = found().await;
+    assert_eq!(good.severity, Severity::Good, "{good:?}");
+    database.run("drop publication semel_messages").await;
+    assert!(found().await.what.contains("no publication"));
+}

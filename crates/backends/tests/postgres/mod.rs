@@ -5,6 +5,7 @@ mod check;
 mod dividing;
 mod failures;
 mod merged;
+mod messages;
 mod notified;
 mod order;
 mod partitions;
@@ -200,7 +201,7 @@ impl Drop for Database {
             // The force is of no use against replication, its end takes a moment, and a source that
             // was not closed may begin anew.
             let cut = format!(
-                "select pg_terminate_backend(active_pid, 5000) from pg_replication_slots
+                "select pg_terminate_backend(active_pid), pg_sleep(0.1) from pg_replication_slots
                 where database = '{name}'"
             );
             let drop = format!("drop database if exists {name} with (force)");

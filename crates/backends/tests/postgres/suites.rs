@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use semel_backends::postgres::{
-    Postgres, PostgresAdmin, PostgresInbox, PostgresKeys, PostgresSource, Transaction,
+    Postgres, PostgresAdmin, PostgresInbox, PostgresKeys, PostgresLetters, PostgresMarks,
+    PostgresSource, Transaction,
 };
 use semel_core::idempotency::KeyAdmin;
 use semel_core::outbox::AppendError;
@@ -13,6 +14,7 @@ use semel_testkit::suites::admin::AdminProbe;
 use semel_testkit::suites::coordination::CoordinationProbe;
 use semel_testkit::suites::idempotency::IdempotencyProbe;
 use semel_testkit::suites::inbox::InboxProbe;
+use semel_testkit::suites::letters::LettersProbe;
 use semel_testkit::suites::outbox::OutboxProbe;
 use semel_testkit::suites::source::SourceProbe;
 
@@ -21,6 +23,7 @@ use super::Database;
 semel_testkit::outbox_suite!(PostgresProbe);
 semel_testkit::source_suite!(PostgresProbe);
 semel_testkit::inbox_suite!(PostgresProbe);
+semel_testkit::letters_suite!(PostgresProbe);
 semel_testkit::admin_suite!(PostgresProbe);
 semel_testkit::idempotency_suite!(PostgresProbe);
 semel_testkit::coordination_suite!(PostgresProbe);
@@ -46,6 +49,8 @@ pub(super) struct PostgresProbe<const LAYOUT: u8 = PLAIN> {
     inbox: PostgresInbox,
     admin: PostgresAdmin,
     keys: PostgresKeys,
+    letters: PostgresLetters,
+    marks: PostgresMarks,
 }
 
 impl<const LAYOUT: u8> Probe for PostgresProbe<LAYOUT> {
@@ -67,7 +72,8 @@ impl<const LAYOUT: u8> Probe for PostgresProbe<LAYOUT> {
             .unwrap();
         let (inbox, keys) = (database.store.inbox(), database.store.keys());
         let admin = database.store.admin("orders");
-        Some(Self { database, inbox, admin, keys })
+        let (letters, marks) = (database.store.letters(), database.store.marks());
+        Some(Self { database, inbox, admin, keys, letters, marks })
     }
 }
 
@@ -132,6 +138,19 @@ impl<const LAYOUT: u8> SourceProbe for PostgresProbe<LAYOUT> {
 
     fn wakes(&self) -> Ran {
         Ok(())
+    }
+}
+
+impl<const LAYOUT: u8> LettersProbe for PostgresProbe<LAYOUT> {
+    type Letters = PostgresLetters;
+    type Marks = PostgresMarks;
+
+    fn letters(&self) -> &PostgresLetters {
+        &self.letters
+    }
+
+    fn marks(&self) -> &PostgresMarks {
+        &self.marks
     }
 }
 

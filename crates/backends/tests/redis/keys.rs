@@ -102,7 +102,7 @@ async fn a_server_that_forgot_its_scripts_is_told_them_again() {
 }
 
 /// Ends the server as a crash would; back when it has read its data.
-async fn restart(server: &mut OwnServer) {
+pub(super) async fn restart(server: &mut OwnServer) {
     server.restart().await;
     let reader = server.reader().await;
     let loaded = async {

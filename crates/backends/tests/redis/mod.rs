@@ -1,12 +1,15 @@
 //! Redis against the shared suites and against each line of its table of errors.
 
+mod consumer;
 mod errors;
+mod inbox;
 mod keys;
 mod order;
 mod outages;
 #[cfg(feature = "tls")]
 mod secured;
 mod server;
+mod subscription;
 mod warnings;
 
 use std::time::Duration;

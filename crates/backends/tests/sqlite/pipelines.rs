@@ -287,3 +287,10 @@ async fn settle(source: &mut SqliteSource, got: &[Delivery], outcome: Outcome) {
         .collect();
     assert_eq!(source.settle(&settled).await.unwrap(), Holding::Held);
 }
+
+/// The log of changes, and how far a pipeline is.
+#[tokio::test]
+async fn what_is_known_of_the_work_is_told() {
+    let database = Database::new().await;
+    semel_testkit::suites::insight::the_log_of_changes_is_kept(&database.store).await;
+}

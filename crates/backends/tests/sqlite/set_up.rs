@@ -10,7 +10,7 @@ use super::Database;
 #[tokio::test]
 async fn migrating_twice_changes_nothing() {
     let database = Database::unmigrated().await;
-    assert_eq!(database.store.migrate().await.unwrap(), ["0001_tables"]);
+    assert_eq!(database.store.migrate().await.unwrap(), ["0001_tables", "0002_consumers"]);
     write(&database.store).await;
     assert!(database.store.migrate().await.unwrap().is_empty());
     let mut source = database.store.source("orders").await.unwrap();
@@ -22,7 +22,7 @@ async fn of_two_that_migrate_at_once_one_does() {
     let database = Database::unmigrated().await;
     let other = database.again().await;
     let (one, two) = tokio::join!(database.store.migrate(), other.migrate());
-    assert_eq!(one.unwrap().len() + two.unwrap().len(), 1);
+    assert_eq!(one.unwrap().len() + two.unwrap().len(), 2);
 }
 
 #[tokio::test]
@@ -40,7 +40,7 @@ async fn missing_tables_say_what_to_run() {
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-SCHEMA-MISSING"));
     assert_eq!(failure.fix(), Some("run `semel migrate up --database URL`"));
     let status = database.store.status().await.unwrap();
-    assert_eq!((status.present, status.latest, status.is_current()), (0, 1, false));
+    assert_eq!((status.present, status.latest, status.is_current()), (0, 2, false));
 
     let mut tx = database.store.begin().await.unwrap();
     let error = database.store.outbox().append(&mut tx, event()).await.unwrap_err();
@@ -53,7 +53,7 @@ async fn tables_of_another_version_are_refused() {
     set_version(&database.store, "DELETE FROM semel_migrations").await;
     let older = database.store.source("orders").await.unwrap_err();
     assert_eq!((older.fault(), older.code()), (Fault::Misconfigured, "E-SCHEMA-MISSING"));
-    assert_eq!(database.store.status().await.unwrap().missing, ["0001_tables"]);
+    assert_eq!(database.store.status().await.unwrap().missing, ["0001_tables", "0002_consumers"]);
 
     set_version(&database.store, "INSERT INTO semel_migrations VALUES (99, '0099_later', '')")
         .await;

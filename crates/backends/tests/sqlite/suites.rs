@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use semel_backends::sqlite::{
-    Sqlite, SqliteAdmin, SqliteInbox, SqliteKeys, SqliteSource, Transaction,
+    Sqlite, SqliteAdmin, SqliteInbox, SqliteKeys, SqliteLetters, SqliteMarks, SqliteSource,
+    Transaction,
 };
 use semel_core::idempotency::KeyAdmin;
 use semel_core::outbox::AppendError;
@@ -13,6 +14,7 @@ use semel_testkit::suites::admin::AdminProbe;
 use semel_testkit::suites::coordination::CoordinationProbe;
 use semel_testkit::suites::idempotency::IdempotencyProbe;
 use semel_testkit::suites::inbox::InboxProbe;
+use semel_testkit::suites::letters::LettersProbe;
 use semel_testkit::suites::outbox::OutboxProbe;
 use semel_testkit::suites::source::SourceProbe;
 
@@ -21,6 +23,7 @@ use super::Database;
 semel_testkit::outbox_suite!(SqliteProbe);
 semel_testkit::source_suite!(SqliteProbe);
 semel_testkit::inbox_suite!(SqliteProbe);
+semel_testkit::letters_suite!(SqliteProbe);
 semel_testkit::admin_suite!(SqliteProbe);
 semel_testkit::idempotency_suite!(SqliteProbe);
 semel_testkit::coordination_suite!(SqliteProbe);
@@ -30,6 +33,8 @@ struct SqliteProbe {
     inbox: SqliteInbox,
     admin: SqliteAdmin,
     keys: SqliteKeys,
+    letters: SqliteLetters,
+    marks: SqliteMarks,
 }
 
 impl Probe for SqliteProbe {
@@ -44,7 +49,8 @@ impl Probe for SqliteProbe {
             .unwrap();
         let (inbox, keys) = (database.store.inbox(), database.store.keys());
         let admin = database.store.admin("orders");
-        Some(Self { database, inbox, admin, keys })
+        let (letters, marks) = (database.store.letters(), database.store.marks());
+        Some(Self { database, inbox, admin, keys, letters, marks })
     }
 
     fn now(&self) -> Timestamp {
@@ -121,6 +127,19 @@ impl SourceProbe for SqliteProbe {
 
     fn wakes(&self) -> Ran {
         Ok(())
+    }
+}
+
+impl LettersProbe for SqliteProbe {
+    type Letters = SqliteLetters;
+    type Marks = SqliteMarks;
+
+    fn letters(&self) -> &SqliteLetters {
+        &self.letters
+    }
+
+    fn marks(&self) -> &SqliteMarks {
+        &self.marks
     }
 }
 

@@ -5,7 +5,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use semel_core::admin::{Filter, Selection, State};
 use semel_core::{EventId, Timestamp};
 
-use super::{OutputOption, PipelineOption};
+use super::{OutputOption, OwnerOption};
 use crate::wiring::{DATABASES, DatabaseKind};
 
 /// `semel dead retry`, `semel dead discard` and `semel replay`
@@ -23,10 +23,14 @@ pub(crate) struct ChangeOptions {
     /// Only say how many it would be
     #[arg(long)]
     pub(crate) dry_run: bool,
+
+    /// Do not ask, with --all
+    #[arg(long)]
+    pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) filter: FilterOptions,
     #[command(flatten)]
-    pub(crate) pipeline: PipelineOption,
+    pub(crate) owner: OwnerOption,
     #[command(flatten)]
     pub(crate) output: OutputOption,
 }

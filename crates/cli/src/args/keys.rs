@@ -13,6 +13,9 @@ pub(crate) enum KeysCommand {
     Show(KeyShowOptions),
     /// Make keys free, whatever their state: the next request with one of them runs
     Release(KeyReleaseOptions),
+    /// Find out how an HTTP endpoint treats keys; what it must offer is in docs/conformance.md
+    #[cfg(feature = "proxy")]
+    Conform(KeyConformOptions),
 }
 
 #[derive(Args, Debug)]
@@ -63,6 +66,21 @@ pub(crate) struct KeyReleaseOptions {
     /// Only say which are not free
     #[arg(long)]
     pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputOption,
+}
+
+/// `semel keys conform`
+#[cfg(feature = "proxy")]
+#[derive(Args, Debug)]
+pub(crate) struct KeyConformOptions {
+    /// Where the endpoint is; several instances on one store, if it has them
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) urls: Vec<String>,
+
+    /// Only these behaviours, by number
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    pub(crate) only: Vec<u8>,
     #[command(flatten)]
     pub(crate) output: OutputOption,
 }

@@ -1,10 +1,15 @@
 //! What can be typed: commands, options and their help.
 
 mod choice;
+mod config;
+mod help;
 mod keys;
+#[cfg(all(test, feature = "mysql", feature = "postgres", feature = "proxy"))]
+mod page;
 #[cfg(feature = "proxy")]
 mod proxy;
 mod send;
+mod watch;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,10 +19,15 @@ use semel_core::EventId;
 use semel_core::admin::State;
 
 pub(crate) use self::choice::{ChangeOptions, FilterOptions};
+pub(crate) use self::config::{ConfigCommand, ConfigShowOptions, InitOptions};
+pub(crate) use self::help::command;
+#[cfg(feature = "proxy")]
+pub(crate) use self::keys::KeyConformOptions;
 pub(crate) use self::keys::{KeyListOptions, KeyReleaseOptions, KeyShowOptions, KeysCommand};
 #[cfg(feature = "proxy")]
 pub(crate) use self::proxy::ProxyOptions;
 pub(crate) use self::send::{PayloadOrigin, SendOptions};
+pub(crate) use self::watch::{TapOptions, TopOptions, VerifyOptions, WatchOption};
 use crate::output::Format;
 use crate::wiring::{DatabaseKind, sinks_in_words};
 
@@ -43,6 +53,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// The whole story in one process: orders, relay, consumers, crashes; needs no server
     Demo(DemoOptions),
+    /// Write a commented configuration for the database and broker that are found
+    Init(InitOptions),
     /// Create the tables, look at their version, print them as SQL, or drop them
     #[command(subcommand)]
     Migrate(MigrateCommand),
@@ -50,6 +62,9 @@ pub(crate) enum Command {
     Check(CheckOptions),
     /// Print roles with least privileges as SQL: writer, poller, tailer, viewer
     Grants(GrantsOptions),
+    /// Look at the configuration: check, show, test, schema
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Publish what is in the outbox, by the pipelines of the configuration
     #[command(after_help = sinks_in_words())]
     Relay(RelayOptions),
@@ -58,23 +73,41 @@ pub(crate) enum Command {
     Proxy(ProxyOptions),
     /// How many events are in which state
     Status(StatusOptions),
+    /// Rates of every pipeline and aggregate type, again and again
+    Top(TopOptions),
+    /// Events as they pass, from now on; nothing is changed
+    Tap(TapOptions),
     /// Look at events
     #[command(subcommand)]
     Events(EventsCommand),
     /// Look at dead letters, try them again, or give them up
     #[command(subcommand)]
     Dead(DeadCommand),
-    /// Look at idempotency keys, or make them free by hand
+    /// Look at idempotency keys, make them free by hand, or try how an endpoint treats them
     #[command(subcommand)]
     Keys(KeysCommand),
     /// Publish events again that were published before, with the same ids
     Replay(ChangeOptions),
     /// Delete events that every pipeline published or gave up long ago
     Clean(CleanOptions),
+    /// Compare the outbox with what arrived: lost, doubled, out of order
+    Verify(VerifyOptions),
     /// Write one event
     Send(SendOptions),
     /// What an error code means, what becomes of your events, and what to do
     Explain(ExplainOptions),
+    /// Print completions for a shell
+    Completions(CompletionsOptions),
+    /// Print the manual page
+    Man,
+}
+
+/// `semel completions`
+#[derive(Args, Debug)]
+pub(crate) struct CompletionsOptions {
+    /// Which shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
 }
 
 /// `semel explain`
@@ -148,6 +181,11 @@ pub(crate) struct TablesOptions {
     /// are old; PostgreSQL only
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub(crate) partitioned: Option<Duration>,
+
+    /// Make the replication slot that keeps events which are written as messages into the log;
+    /// PostgreSQL only
+    #[arg(long)]
+    pub(crate) messages: bool,
 }
 
 fn parse_span(text: &str) -> Result<Duration, String> {
@@ -218,7 +256,7 @@ pub(crate) struct DatabaseOption {
 
 #[derive(Args, Debug)]
 pub(crate) struct ConfigOption {
-    /// The configuration
+    /// The configuration: a file, or a folder whose *.toml are taken together
     #[arg(long = "config", value_name = "FILE", default_value = "semel.toml")]
     pub(crate) path: PathBuf,
 }
@@ -247,6 +285,8 @@ pub(crate) struct StatusOptions {
     #[command(flatten)]
     pub(crate) config: ConfigOption,
     #[command(flatten)]
+    pub(crate) watch: WatchOption,
+    #[command(flatten)]
     pub(crate) output: OutputOption,
 }
 
@@ -259,6 +299,21 @@ pub(crate) struct PipelineOption {
     /// Which pipeline, if there are several
     #[arg(long = "pipeline", value_name = "NAME")]
     pub(crate) name: Option<String>,
+}
+
+/// Whose events a command is about: those of a pipeline, or the dead letters of a consumer.
+#[derive(Args, Debug)]
+pub(crate) struct OwnerOption {
+    #[command(flatten)]
+    pub(crate) pipeline: PipelineOption,
+
+    /// The dead letters of this consumer, and what waits behind them, instead of a pipeline
+    #[arg(long, value_name = "NAME", requires = "database", conflicts_with = "name")]
+    pub(crate) consumer: Option<String>,
+
+    /// Where the database of the consumer is
+    #[arg(long, value_name = "URL", requires = "consumer")]
+    pub(crate) database: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -295,7 +350,7 @@ pub(crate) struct ListOptions {
 #[derive(Args, Debug)]
 pub(crate) struct DeadListOptions {
     #[command(flatten)]
-    pub(crate) pipeline: PipelineOption,
+    pub(crate) owner: OwnerOption,
     #[command(flatten)]
     pub(crate) filter: FilterOptions,
 
@@ -318,8 +373,12 @@ pub(crate) struct ShowOptions {
     /// Show its payload too
     #[arg(long)]
     pub(crate) payload: bool,
+
+    /// Also look into the inbox of this consumer's database: who has applied it; may be repeated
+    #[arg(long = "inbox", value_name = "URL")]
+    pub(crate) inboxes: Vec<String>,
     #[command(flatten)]
-    pub(crate) pipeline: PipelineOption,
+    pub(crate) owner: OwnerOption,
     #[command(flatten)]
     pub(crate) output: OutputOption,
 }
@@ -346,12 +405,10 @@ pub(crate) struct CleanOptions {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_definition_is_consistent() {
-        Arguments::command().debug_assert();
+        command().debug_assert();
     }
 }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use semel_core::admin::{Selection, State};
+use semel_core::admin::{Filter, Selection, State};
 use semel_core::{AdminStore, Failure};
 use serde_json::json;
 
+use super::confirm::{Progress, says_yes};
 use super::{Desk, count_matching};
 use crate::args::ChangeOptions;
 use crate::exit::{Exit, Problem};
@@ -20,14 +21,21 @@ pub(crate) enum Change {
 
 impl Change {
     pub(crate) async fn run(self, options: &ChangeOptions) -> Result<Exit, Problem> {
-        let desk = Desk::open(&options.pipeline).await?;
-        let chosen = options.selection(self.usual_state());
-        let count = if options.dry_run {
-            self.count(desk.store.as_ref(), &chosen).await
-        } else {
-            self.apply(desk.store.as_ref(), &chosen).await
+        let desk = Desk::of_owner(&options.owner).await?;
+        let (store, chosen) = (desk.store.as_ref(), options.selection(self.usual_state()));
+        let problem = |failure| desk.problem(failure);
+        let count = match &chosen {
+            _ if options.dry_run => self.count(store, &chosen).await.map_err(problem)?,
+            Selection::Ids(_) => self.apply(store, &chosen).await.map_err(problem)?,
+            Selection::Matching(filter) => {
+                let count = self.count(store, &chosen).await.map_err(problem)?;
+                self.confirm(options, count, &desk)?;
+                self.apply_bulk(store, filter, count).await.map_err(|(failure, done)| {
+                    let place = format!("{}, after {done} of {count} events", desk.place);
+                    Problem::new(failure, place, "what was done before holds; repeating it is safe")
+                })?
+            }
         };
-        let count = count.map_err(|failure| desk.problem(failure))?;
         let done = self.done();
         match options.output.format {
             Format::Json => print_json(&json!({ done: count, "dry_run": options.dry_run })),
@@ -35,6 +43,46 @@ impl Change {
             Format::Text => print(&format!("{count} events {done}\n")),
         }
         Ok(Exit::Done)
+    }
+
+    /// Many events at once are asked about, unless there are none.
+    fn confirm(self, options: &ChangeOptions, count: usize, desk: &Desk) -> Result<(), Problem> {
+        let done = self.done();
+        let question = format!("{count} events of {} will be {done}. Go on?", desk.place);
+        if options.yes || count == 0 || says_yes(&question) {
+            return Ok(());
+        }
+        let what = format!("nobody confirmed that {count} events are {done}");
+        let failure = Failure::refused("E-NOT-CONFIRMED", what)
+            .with_fix("add --yes, or --dry-run to only count; at a terminal you are asked");
+        Err(desk.problem(failure).of_usage())
+    }
+
+    /// A page at a time: small transactions let the relays through, and ctrl-C loses nothing.
+    async fn apply_bulk(
+        self,
+        store: &dyn AdminStore,
+        filter: &Filter,
+        count: usize,
+    ) -> Result<usize, (Failure, usize)> {
+        const PAGE: usize = 500;
+        let progress = Progress::new(count);
+        let (mut done, mut after) = (0, None);
+        loop {
+            let page = store.list(filter, after, PAGE).await.map_err(|failure| (failure, done))?;
+            let ids: Vec<_> = page.events.iter().map(|view| view.event.id).collect();
+            if !ids.is_empty() {
+                let changed = self.apply(store, &Selection::Ids(ids)).await;
+                done += changed.map_err(|failure| (failure, done))?;
+            }
+            progress.show(done);
+            after = page.next;
+            // Not those that come meanwhile: they were not counted.
+            if after.is_none() || done >= count {
+                progress.end();
+                return Ok(done);
+            }
+        }
     }
 
     const fn done(self) -> &'static str {

@@ -1,6 +1,7 @@
 //! `semel check`: set-up mistakes, before they bite.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use semel_core::Failure;
 use semel_core::coordination::Coordination;
@@ -12,12 +13,12 @@ use crate::args::{CheckOptions, DatabaseOption};
 use crate::config::{Config, Pipeline};
 use crate::exit::{Exit, Problem};
 use crate::output::{Format, print, print_json};
-use crate::wiring::{Missing, Mode, shown};
+use crate::wiring::{Database, Missing, Mode, shown};
 
 const EFFECT: &str = "nothing was changed; no event is lost";
 
 pub(crate) async fn run(options: &CheckOptions) -> Result<Exit, Problem> {
-    let databases = databases(options)?;
+    let (databases, mut pipelines) = databases(options)?;
     if options.fix_sql && databases.len() > 1 {
         return Err(several(&databases));
     }
@@ -27,7 +28,11 @@ pub(crate) async fn run(options: &CheckOptions) -> Result<Exit, Problem> {
         let problem = |failure| database_problem(&place, failure, EFFECT);
         let connect = database_kind(&place, EFFECT)?.connect;
         let database = connect(place.url.clone(), Missing::Refuse).await.map_err(problem)?;
-        let findings = database.diagnose(&needs).await.map_err(problem)?;
+        let mut findings = database.diagnose(&needs).await.map_err(problem)?;
+        for pipeline in pipelines.remove(&place.url).unwrap_or_default() {
+            findings.extend(mapping(&*database, &pipeline).await);
+            findings.extend(sinks(&pipeline, options.fix_sql).await);
+        }
         checked.push(Checked { place: shown(&place.url), pipelines: needs.pipelines, findings });
     }
     let worst = checked.iter().flat_map(|one| &one.findings).map(|finding| finding.severity).max();
@@ -42,26 +47,77 @@ pub(crate) async fn run(options: &CheckOptions) -> Result<Exit, Problem> {
     Ok(if worst == Some(Severity::Problem) { Exit::Problems } else { Exit::Done })
 }
 
-/// The databases and what their relays do there.
-fn databases(options: &CheckOptions) -> Result<BTreeMap<String, Needs>, Problem> {
+/// By URL.
+type Databases<T> = BTreeMap<String, T>;
+
+/// The databases and what their relays do there, and the pipelines of each.
+fn databases(
+    options: &CheckOptions,
+) -> Result<(Databases<Needs>, Databases<Vec<Pipeline>>), Problem> {
     if let Some(url) = &options.url {
         let place = DatabaseOption { url: url.clone() };
         let log =
             if database_kind(&place, EFFECT)?.tails { Log::WherePossible } else { Log::Unread };
-        return Ok(BTreeMap::from([(place.url, Needs { log, ..Needs::default() })]));
+        let needs = Needs { log, ..Needs::default() };
+        return Ok((BTreeMap::from([(place.url, needs)]), BTreeMap::new()));
     }
-    let mut databases = BTreeMap::new();
+    let (mut databases, mut pipelines) = (BTreeMap::new(), Databases::<Vec<_>>::new());
     for pipeline in Config::load(&options.config.path)?.pipelines {
         let unread = Needs { log: Log::Unread, ..Needs::default() };
         let url = pipeline.source.url.reveal().to_owned();
-        let needs: &mut Needs = databases.entry(url).or_insert(unread);
+        let needs: &mut Needs = databases.entry(url.clone()).or_insert(unread);
         let log = log_of(&pipeline);
         needs.log = needs.log.max(log);
-        if log != Log::Unread {
-            needs.pipelines.push(pipeline.name);
+        if pipeline.source.messages.is_some() {
+            needs.messages = true;
+        } else if log != Log::Unread {
+            needs.pipelines.push(pipeline.name.clone());
+            let budget = pipeline.source.following.log_budget;
+            needs.log_budget = needs.log_budget.into_iter().chain(budget).min();
         }
+        pipelines.entry(url).or_default().push(pipeline);
     }
-    Ok(databases)
+    Ok((databases, pipelines))
+}
+
+/// Whether the table of somebody else's shape is as the configuration says.
+async fn mapping(database: &dyn Database, pipeline: &Pipeline) -> Option<Finding> {
+    const CODE: &str = "mapping";
+    let mapping = pipeline.source.mapping.as_ref()?;
+    let name = &pipeline.name;
+    Some(match database.check_mapping(mapping).await {
+        Ok(()) => Finding::good(CODE, format!("the table of pipeline.{name} is as it is mapped")),
+        Err(failure) => Finding::of_failure(Severity::Problem, CODE, &failure)
+            .means(format!("pipeline.{name} does not start; its events wait in the table")),
+    })
+}
+
+/// Whether the other ends answer. Nothing is sent; what is only local is not looked at.
+async fn sinks(pipeline: &Pipeline, is_only_sql: bool) -> Vec<Finding> {
+    const CODE: &str = "sink";
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let mut findings = Vec::new();
+    for sink in pipeline.sinks.iter().filter(|sink| sink.is_remote() && !is_only_sql) {
+        let name = &sink.name;
+        let asked = async { sink.connect.connect().await?.check().await };
+        let answer = tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| {
+            let what = format!("no answer within {} s", PATIENCE.as_secs());
+            Err(Failure::unavailable("E-SINK-SILENT", what))
+        });
+        findings.push(match answer {
+            Ok(()) => Finding::good(CODE, format!("sink.{name} answers")),
+            Err(failure) => {
+                let found = Finding::of_failure(Severity::Problem, CODE, &failure);
+                let what = format!("sink.{name}: {}", found.what);
+                let effect =
+                    format!("pipeline.{} publishes nothing; its events wait", pipeline.name);
+                let mut found = found.means(effect);
+                found.what = what;
+                found
+            }
+        });
+    }
+    findings
 }
 
 /// Whether a pipeline reads the log.
@@ -70,7 +126,8 @@ pub(super) fn log_of(pipeline: &Pipeline) -> Log {
     let can = source.kind.tails
         && source.mapping.is_none()
         && pipeline.team.coordination == Coordination::Leader;
-    match source.mode {
+    match source.following.mode {
+        _ if source.messages.is_some() => Log::Required,
         Mode::Tail => Log::Required,
         Mode::Auto if can => Log::WherePossible,
         Mode::Auto | Mode::Poll => Log::Unread,
@@ -149,6 +206,10 @@ fn summary(checked: &[Checked]) -> String {
     };
     match (count(Severity::Problem), count(Severity::Advice)) {
         (0, 0) => "all right\n".into(),
-        (problems, advice) => format!("{problems} problems, {advice} pieces of advice\n"),
+        (problems, advice) => {
+            let s = if problems == 1 { "" } else { "s" };
+            let pieces = if advice == 1 { "piece" } else { "pieces" };
+            format!("{problems} problem{s}, {advice} {pieces} of advice\n")
+        }
     }
 }

@@ -1,10 +1,10 @@
 //! `semel events`: what is in the outbox, and what became of it.
 
-use semel_core::EventId;
 use semel_core::admin::{Cursor, EventView, Filter};
+use semel_core::{EventId, Timestamp};
 use serde_json::{Value, json};
 
-use super::Desk;
+use super::{Desk, EFFECT, database_problem, life, open_inbox};
 use crate::args::{DeadListOptions, EventsCommand, ShowOptions};
 use crate::exit::{Exit, Problem};
 use crate::output::{Align, Format, Table, print, print_json};
@@ -21,7 +21,7 @@ pub(crate) async fn run(command: &EventsCommand) -> Result<Exit, Problem> {
 
 /// A page of events that match.
 pub(super) async fn list(options: &DeadListOptions, filter: &Filter) -> Result<Exit, Problem> {
-    let desk = Desk::open(&options.pipeline).await?;
+    let desk = Desk::of_owner(&options.owner).await?;
     let after = options.after.map(Cursor);
     let page = desk.store.list(filter, after, options.limit).await;
     let page = page.map_err(|failure| desk.problem(failure))?;
@@ -42,16 +42,40 @@ pub(super) async fn list(options: &DeadListOptions, filter: &Filter) -> Result<E
 
 /// One event.
 pub(super) async fn show(options: &ShowOptions) -> Result<Exit, Problem> {
-    let desk = Desk::open(&options.pipeline).await?;
+    let desk = Desk::of_owner(&options.owner).await?;
     let found = desk.store.get(options.id).await.map_err(|failure| desk.problem(failure))?;
     let Some(view) = found else {
         return Err(desk.problem(not_found(options.id)));
     };
+    let applied = applied(options).await?;
     match options.output.format {
-        Format::Text => print(&text(&view, options.payload)),
-        Format::Json => print_json(&json(&view, options.payload)),
+        Format::Text => {
+            print(&text(&view, options.payload));
+            print(&format!("\n{}", life::text(&view, &applied)));
+        }
+        Format::Json => {
+            let mut value = json(&view, options.payload);
+            value["life"] = life::json(&view, &applied);
+            print_json(&value);
+        }
     }
     Ok(Exit::Done)
+}
+
+/// Who has applied it, in all inboxes that were named.
+async fn applied(options: &ShowOptions) -> Result<Vec<(String, Timestamp)>, Problem> {
+    let mut all = Vec::new();
+    for url in &options.inboxes {
+        let (database, place) = open_inbox(url).await?;
+        let problem = |failure| database_problem(&place, failure, EFFECT);
+        for consumer in database.consumers().await.map_err(problem)? {
+            let found = database.applied(&consumer, options.id, 1).await.map_err(problem)?;
+            let ours = found.into_iter().filter(|one| one.id == options.id);
+            all.extend(ours.map(|one| (consumer.clone(), one.at)));
+        }
+    }
+    all.sort_by_key(|(_, at)| *at);
+    Ok(all)
 }
 
 fn not_found(id: EventId) -> semel_core::Failure {

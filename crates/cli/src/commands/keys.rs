@@ -16,6 +16,8 @@ pub(crate) async fn run(command: &KeysCommand) -> Result<Exit, Problem> {
         KeysCommand::List(options) => list(options).await,
         KeysCommand::Show(options) => show(options).await,
         KeysCommand::Release(options) => release(options).await,
+        #[cfg(feature = "proxy")]
+        KeysCommand::Conform(options) => super::conform::run(options).await,
     }
 }
 

@@ -6,7 +6,7 @@ use super::{connect, database_kind, database_problem, migrate_down};
 use crate::args::{DatabaseOption, MigrateCommand, TablesOptions};
 use crate::exit::{Exit, Problem};
 use crate::output::print;
-use crate::wiring::{Missing, Partitions, shown};
+use crate::wiring::{Messages, Missing, Partitions, shown};
 
 const EFFECT: &str = "the tables and their events are as they were";
 
@@ -20,8 +20,8 @@ pub(crate) async fn run(command: &MigrateCommand) -> Result<Exit, Problem> {
 }
 
 async fn up(options: &TablesOptions) -> Result<Exit, Problem> {
-    let TablesOptions { database: place, partitioned } = options;
-    let partitions = partitions(options)?;
+    let TablesOptions { database: place, partitioned, .. } = options;
+    let (partitions, messages) = (partitions(options)?, messages(options)?);
     let database = connect(place, Missing::Create, EFFECT).await?;
     let applied = database.migrate().await.map_err(|failure| problem(place, failure))?;
     for name in &applied {
@@ -32,6 +32,10 @@ async fn up(options: &TablesOptions) -> Result<Exit, Problem> {
         let divided = divided.map_err(|failure| problem(place, failure))?;
         print(if divided { "divided the outbox\n" } else { "the outbox is divided already\n" });
     }
+    if let Some(messages) = messages {
+        (messages.prepare)(place.url.clone()).await.map_err(|failure| problem(place, failure))?;
+        print("a replication slot keeps messages\n");
+    }
     print("the tables are up to date\n");
     Ok(Exit::Done)
 }
@@ -40,6 +44,9 @@ fn sql(options: &TablesOptions) -> Result<Exit, Problem> {
     let mut sql = (database_kind(&options.database, EFFECT)?.schema)();
     if let (Some(partitions), Some(span)) = (partitions(options)?, options.partitioned) {
         sql = sql + "\n" + &(partitions.sql)(span);
+    }
+    if let Some(messages) = messages(options)? {
+        sql = sql + "\n" + &(messages.sql)();
     }
     print(&sql);
     Ok(Exit::Done)
@@ -55,6 +62,18 @@ fn partitions(options: &TablesOptions) -> Result<Option<&'static Partitions>, Pr
         return Err(problem(&options.database, failure).of_usage());
     }
     Ok(kind.partitions.as_ref())
+}
+
+/// What keeps messages, if that is asked for.
+fn messages(options: &TablesOptions) -> Result<Option<&'static Messages>, Problem> {
+    let kind = database_kind(&options.database, EFFECT)?;
+    if options.messages && kind.messages.is_none() {
+        let what = "only PostgreSQL keeps messages in its log";
+        let failure = Failure::misconfigured("E-NO-MESSAGES", what)
+            .with_fix("leave out --messages; events are written into the table everywhere");
+        return Err(problem(&options.database, failure).of_usage());
+    }
+    Ok(kind.messages.as_ref().filter(|_| options.messages))
 }
 
 async fn status(options: &DatabaseOption) -> Result<Exit, Problem> {

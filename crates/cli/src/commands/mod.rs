@@ -3,25 +3,40 @@
 pub(crate) mod change;
 pub(crate) mod check;
 pub(crate) mod clean;
+pub(crate) mod config;
+mod confirm;
+#[cfg(feature = "proxy")]
+mod conform;
 pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod events;
 pub(crate) mod explain;
+mod fleet;
 pub(crate) mod grants;
+pub(crate) mod init;
 pub(crate) mod keys;
+mod life;
 pub(crate) mod migrate;
 mod migrate_down;
+#[cfg(feature = "page")]
+mod page;
+pub(crate) mod pages;
+mod passing;
 #[cfg(feature = "proxy")]
 pub(crate) mod proxy;
 pub(crate) mod relay;
 mod retention;
+mod screen;
 pub(crate) mod send;
 pub(crate) mod status;
+pub(crate) mod tap;
+pub(crate) mod top;
+pub(crate) mod verify;
 
 use semel_core::admin::{EventView, Filter};
 use semel_core::{AdminStore, Failure};
 
-use crate::args::{DatabaseOption, PipelineOption};
+use crate::args::{DatabaseOption, OwnerOption, PipelineOption};
 use crate::config::{Config, Pipeline};
 use crate::exit::Problem;
 use crate::wiring::{Database, DatabaseKind, Missing, shown};
@@ -37,6 +52,18 @@ impl Desk {
     async fn open(options: &PipelineOption) -> Result<Self, Problem> {
         let config = Config::load(&options.config.path)?;
         Self::of(config.pipeline(options.name.as_deref())?).await
+    }
+
+    async fn of_owner(options: &OwnerOption) -> Result<Self, Problem> {
+        let (Some(consumer), Some(url)) = (&options.consumer, &options.database) else {
+            return Self::open(&options.pipeline).await;
+        };
+        let option = DatabaseOption { url: url.clone() };
+        let database = connect(&option, Missing::Refuse, EFFECT).await?;
+        let problem = |failure| database_problem(&option, failure, EFFECT);
+        database.tables().await.and_then(|tables| tables.check()).map_err(problem)?;
+        let (store, place) = (database.letters(consumer), format!("consumer {consumer}"));
+        Ok(Self { store, database, place })
     }
 
     async fn of(pipeline: &Pipeline) -> Result<Self, Problem> {
@@ -59,6 +86,15 @@ impl Desk {
 }
 
 const EFFECT: &str = "nothing was changed; no event is lost";
+
+/// The inbox of a consumer, which may be in a database of its own.
+async fn open_inbox(url: &str) -> Result<(Box<dyn Database>, DatabaseOption), Problem> {
+    let options = DatabaseOption { url: url.to_owned() };
+    let database = connect(&options, Missing::Refuse, EFFECT).await?;
+    let tables = database.tables().await.and_then(|tables| tables.check());
+    tables.map_err(|failure| database_problem(&options, failure, EFFECT))?;
+    Ok((database, options))
+}
 
 /// How many events match and pass a test of their own.
 async fn count_matching(

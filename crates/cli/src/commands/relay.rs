@@ -1,62 +1,68 @@
-//! `semel relay`: runs the pipelines of the configuration until it is told to stop.
+//! `semel relay`: runs the pipelines of the configuration until it is told to stop. SIGHUP reads the
+//! configuration again.
 
-use std::io::{self, IsTerminal};
 use std::sync::Arc;
 
 use semel_core::Failure;
 use semel_core::coordination::Share;
-use semel_relay::{Fanout, Group, Relay, Report, Routed, Stop};
-use tokio::task::JoinSet;
-use tracing_subscriber::EnvFilter;
+use semel_relay::{Fanout, Group, Relay, Report, Routed};
+use tokio::task::{AbortHandle, JoinSet};
 
+use super::fleet::Fleet;
+#[cfg(feature = "page")]
+use super::page::Page;
 use super::retention;
 use crate::args::RelayOptions;
 use crate::config::{Config, Pipeline, Retention, Team};
 use crate::exit::{Exit, Problem};
-use crate::signals::requests_to_end;
-use crate::wiring::{Connecting, Database, Missing, ShareSinks};
+use crate::logging::Logging;
+use crate::service_manager::ServiceManager;
+use crate::signals::{requests_to_end, requests_to_reload};
+use crate::wiring::{Connecting, Database, Missing, Mode, ShareSinks};
 
-const EFFECT: &str = "no event is lost: what is not published waits in the outbox";
+pub(super) const EFFECT: &str = "no event is lost: what is not published waits in the outbox";
 
 pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
-    let mut requests = requests_to_end();
-    let config = Config::load(&options.config.path)?;
-    log_to_stderr();
-    let (stopper, stop) = Stop::new();
-    let mut running = JoinSet::new();
-    // Ends with this function: nobody waits for it.
-    let mut upkeep = JoinSet::new();
-    let retention = config.retention.filter(|_| !options.drain);
-    for pipeline in config.pipelines {
-        let (name, place) = (pipeline.name.clone(), pipeline.place());
-        let connected = connect(pipeline, retention, &mut upkeep).await;
-        let relay = connected.map_err(|failure| Problem::new(failure, &place, EFFECT))?;
-        tracing::info!(pipeline = name, "relay started: {place}");
-        let (stop, drain) = (stop.clone(), options.drain);
-        running.spawn(async move {
-            let ended = if drain { relay.drain(stop).await } else { relay.run(stop).await };
-            (name, ended.map_err(|failure| Problem::new(failure, place, EFFECT)))
-        });
+    let (mut requests, mut reloads) = (requests_to_end(), requests_to_reload());
+    let path = &options.config.path;
+    let config = Config::load(path)?;
+    let _logging = Logging::start()?;
+    #[cfg(feature = "page")]
+    let (mut config, mut page) = (config, None);
+    #[cfg(feature = "page")]
+    if let Some(http) = config.http.take() {
+        let bound = Page::bind(http).await;
+        page = Some(bound.map_err(|failure| Problem::new(failure, "[http]", EFFECT))?);
     }
-
+    let mut fleet = Fleet::new(options.drain);
+    fleet.start(config).await?;
+    #[cfg(feature = "page")]
+    if let Some(page) = &mut page {
+        page.show(fleet.views());
+    }
+    let manager = ServiceManager::ready();
     let mut dead = 0;
     let mut problem = None;
     loop {
         tokio::select! {
             Some(()) = requests.recv() => {
+                manager.stopping();
                 tracing::info!("stopping: what is in flight is finished");
-                stopper.stop();
+                fleet.stop();
             }
-            ended = running.join_next() => match ended {
-                None => break,
-                Some(Ok((name, Ok(report)))) => dead += tell(&name, report),
-                Some(Ok((_, Err(failed)))) => {
-                    problem.get_or_insert(failed);
-                    stopper.stop();
+            Some(()) = reloads.recv() => {
+                fleet.reload(path).await;
+                #[cfg(feature = "page")]
+                if let Some(page) = &mut page {
+                    page.show(fleet.views());
                 }
-                Some(Err(panicked)) => {
-                    problem.get_or_insert(crashed(panicked));
-                    stopper.stop();
+            }
+            ended = fleet.next() => match ended {
+                None => break,
+                Some((name, Ok(report))) => dead += tell(&name, report),
+                Some((_, Err(failed))) => {
+                    problem.get_or_insert(failed);
+                    fleet.stop();
                 }
             }
         }
@@ -68,21 +74,38 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
     }
 }
 
-async fn connect(
-    pipeline: Pipeline,
-    retention: Option<Retention>,
-    upkeep: &mut JoinSet<()>,
-) -> Result<Group, Failure> {
-    let Pipeline { name, source, sinks, routing, settings, team, alert } = pipeline;
-    let url = source.url.reveal().to_owned();
-    let database: Arc<dyn Database> = (source.kind.connect)(url, Missing::Refuse).await?.into();
+/// The database of a pipeline, if it has the right tables.
+pub(super) async fn open(pipeline: &Pipeline) -> Result<Arc<dyn Database>, Failure> {
+    let url = pipeline.source.url.reveal().to_owned();
+    let database = (pipeline.source.kind.connect)(url, Missing::Refuse).await?;
     database.tables().await?.check()?;
-    let listening = if source.notify { Some(database.listen().await?) } else { None };
-    let (mapping, mode) = (source.mapping, source.mode);
-    if let Some(retention) = retention {
-        let admin = database.admin(&name, mapping.as_ref());
-        upkeep.spawn(retention::keep(name.clone(), admin, retention));
+    Ok(database.into())
+}
+
+/// A pipeline that can be started, and what deletes its old events meanwhile.
+pub(super) async fn connect(
+    pipeline: Pipeline,
+    database: Arc<dyn Database>,
+    retention: Option<Retention>,
+    drain: bool,
+    upkeep: &mut JoinSet<()>,
+) -> Result<(Group, Option<AbortHandle>), Failure> {
+    let Pipeline { name, source, sinks, routing, settings, team, alert, .. } = pipeline;
+    let (mapping, mut following) = (source.mapping, source.following);
+    let mut listening = Vec::new();
+    if source.notify || source.messages.is_some() {
+        listening.push(database.listen().await?);
     }
+    if let Some(messages) = source.messages {
+        // Whoever carries messages notifies, and no second slot is needed.
+        following.mode = Mode::Poll;
+        let url = source.url.reveal().to_owned();
+        listening.push((messages.carry)(url, name.clone(), drain).await?);
+    }
+    let kept = retention.map(|retention| {
+        let admin = database.admin(&name, mapping.as_ref());
+        (retention::keep(name.clone(), admin, retention), &mut *upkeep)
+    });
     let Team { coordination, lease } = team;
     let member = database.member(&name, coordination.shares(), lease)?;
     let mut shared = Vec::new();
@@ -95,7 +118,8 @@ async fn connect(
         None => None,
     };
     let opened = name.clone();
-    Ok(Group::new(name, member, coordination, move |share| {
+    let keeper = kept.map(|(keeping, upkeep)| upkeep.spawn(keeping));
+    let group = Group::new(name, member, coordination, move |share| {
         // For as long as the group lives.
         let _ = &listening;
         let (database, alert) = (Arc::clone(&database), alert.clone());
@@ -105,7 +129,7 @@ async fn connect(
             let sink = Routed::by(connecting.await?, routing);
             let source = match mapping {
                 Some(mapping) => database.mapped_source(&name, &mapping).await?,
-                None => database.source(&name, share, mode).await?,
+                None => database.source(&name, share, following).await?,
             };
             let relay = Relay::new(name, source, sink).with_settings(settings);
             Ok(match alert {
@@ -113,7 +137,8 @@ async fn connect(
                 None => relay,
             })
         }
-    }))
+    });
+    Ok((group, keeper))
 }
 
 /// The sink of a share, or several as one.
@@ -146,23 +171,9 @@ fn tell(name: &str, report: Report) -> u64 {
     dead
 }
 
-fn crashed(error: tokio::task::JoinError) -> Problem {
+pub(super) fn crashed(error: tokio::task::JoinError) -> Problem {
     let failure = Failure::refused("E-RELAY-PANIC", "the relay panicked")
         .with_source(error)
         .with_fix("report this, with the lines above; starting it again is safe");
     Problem::new(failure, "semel relay", EFFECT)
-}
-
-/// One of the client libraries would print payloads, another what is told anyway.
-const USUAL: &str = "info,lapin::returned_messages=error,pgwire_replication=off";
-
-/// Standard output belongs to the events.
-pub(super) fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("SEMEL_LOG").unwrap_or_else(|_| EnvFilter::new(USUAL));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(false)
-        .init();
 }

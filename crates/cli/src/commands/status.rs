@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::Desk;
 use super::check::log_of;
+use super::screen::Screen;
 use crate::args::StatusOptions;
 use crate::config::{Config, Pipeline};
 use crate::exit::{Exit, Problem};
@@ -14,17 +15,37 @@ use crate::wiring::Mode;
 
 pub(crate) async fn run(options: &StatusOptions) -> Result<Exit, Problem> {
     let config = Config::load(&options.config.path)?;
-    let mut all = Vec::new();
+    let mut desks = Vec::new();
     for pipeline in &config.pipelines {
-        let desk = Desk::of(pipeline).await?;
-        let stats = desk.store.stats().await.map_err(|failure| desk.problem(failure))?;
-        all.push((pipeline.name.as_str(), stats, why_polling(&desk, pipeline).await?));
+        desks.push((pipeline, Desk::of(pipeline).await?));
     }
-    match options.output.format {
-        Format::Text => table(&all).print(),
-        Format::Json => print_json(&all.iter().map(json).collect::<Vec<_>>()),
+    let Some(every) = options.watch.watch else {
+        show(&look(&desks).await?, options.output.format);
+        return Ok(Exit::Done);
+    };
+    let mut screen = Screen::new();
+    while screen.goes_on(every).await {
+        let rows = look(&desks).await?;
+        screen.clear();
+        show(&rows, options.output.format);
     }
     Ok(Exit::Done)
+}
+
+async fn look<'a>(desks: &[(&'a Pipeline, Desk)]) -> Result<Vec<Row<'a>>, Problem> {
+    let mut all = Vec::new();
+    for (pipeline, desk) in desks {
+        let stats = desk.store.stats().await.map_err(|failure| desk.problem(failure))?;
+        all.push((pipeline.name.as_str(), stats, why_polling(desk, pipeline).await?));
+    }
+    Ok(all)
+}
+
+fn show(rows: &[Row<'_>], format: Format) {
+    match format {
+        Format::Text => table(rows).print(),
+        Format::Json => print_json(&rows.iter().map(json).collect::<Vec<_>>()),
+    }
 }
 
 /// A pipeline, its numbers, and why it learns of new events by polling; nothing if it tails the log.
@@ -32,7 +53,9 @@ type Row<'a> = (&'a str, Stats, Option<String>);
 
 async fn why_polling(desk: &Desk, pipeline: &Pipeline) -> Result<Option<String>, Problem> {
     /// What keeps a relay from tailing.
-    const OBSTACLES: [&str; 9] = [
+    const OBSTACLES: [&str; 11] = [
+        "messages",
+        "log-budget",
         "pooler",
         "wal-level",
         "replication",
@@ -46,7 +69,7 @@ async fn why_polling(desk: &Desk, pipeline: &Pipeline) -> Result<Option<String>,
     let source = &pipeline.source;
     let log = log_of(pipeline);
     if log == Log::Unread {
-        let why = match source.mode {
+        let why = match source.following.mode {
             Mode::Poll => "mode = \"poll\"".to_owned(),
             _ if source.mapping.is_some() => "the table is mapped".to_owned(),
             _ if !source.kind.tails => format!("{} has no log to tail", source.kind.name),
@@ -55,10 +78,20 @@ async fn why_polling(desk: &Desk, pipeline: &Pipeline) -> Result<Option<String>,
         return Ok(Some(why));
     }
     let problem = |failure| desk.problem(failure);
-    if desk.database.is_tailed(&pipeline.name).await.map_err(problem)? {
+    let is_tailed = match source.messages {
+        Some(messages) => (messages.is_carried)(source.url.reveal().to_owned()).await,
+        None => desk.database.is_tailed(&pipeline.name).await,
+    };
+    if is_tailed.map_err(problem)? {
         return Ok(None);
     }
-    let needs = Needs { log, pipelines: vec![pipeline.name.clone()], ..Needs::default() };
+    let needs = Needs {
+        log,
+        pipelines: source.messages.is_none().then(|| pipeline.name.clone()).into_iter().collect(),
+        messages: source.messages.is_some(),
+        log_budget: source.following.log_budget,
+        ..Needs::default()
+    };
     let findings = desk.database.diagnose(&needs).await.map_err(problem)?;
     let obstacle = findings
         .into_iter()

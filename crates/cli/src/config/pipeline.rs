@@ -14,7 +14,9 @@ use super::retry::read_retry;
 use super::routing::read_routing;
 use super::team::{Team, read_team};
 use super::{Limits, Section, hint};
-use crate::wiring::{ConnectSink, DatabaseKind, Mode, SINKS, SinkKind, missing_feature, shown};
+use crate::wiring::{
+    ConnectSink, DatabaseKind, Following, Messages, Mode, SINKS, SinkKind, missing_feature, shown,
+};
 
 /// A way from a source to its sinks.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub(crate) struct Pipeline {
     pub(crate) team: Team,
     /// Who is told about dead letters.
     pub(crate) alert: Option<Sink>,
+    /// Another number is another configuration.
+    pub(crate) fingerprint: u64,
 }
 
 impl Pipeline {
@@ -50,7 +54,9 @@ pub(crate) struct Source {
     /// Whether writers that notify are listened to.
     pub(crate) notify: bool,
     /// How it learns of new events.
-    pub(crate) mode: Mode,
+    pub(crate) following: Following,
+    /// Writers write messages into the log, if not rows into the table.
+    pub(crate) messages: Option<&'static Messages>,
     poll_interval: Option<Duration>,
     batch: Option<usize>,
 }
@@ -61,6 +67,19 @@ pub(crate) struct Sink {
     pub(crate) name: String,
     pub(crate) connect: ConnectSink,
     kind: &'static SinkKind,
+}
+
+impl Sink {
+    /// What its type is called.
+    #[cfg(feature = "page")]
+    pub(crate) fn technology(&self) -> &'static str {
+        self.kind.name
+    }
+
+    /// Whether there is somebody else at the other end.
+    pub(crate) fn is_remote(&self) -> bool {
+        !["stdout", "file"].contains(&self.kind.name)
+    }
 }
 
 impl fmt::Debug for Sink {
@@ -77,27 +96,67 @@ pub(super) fn read_source(section: &mut Section<'_>) -> Option<Source> {
     let notify = section.boolean("notify").unwrap_or(false);
     let mapping = read_mapping(section);
     let mode = section.choice("mode", Mode::ALL).unwrap_or_default();
+    let log_budget = section.size("log_budget", 16 * MIB..=1024 * 1024 * MIB);
+    let is_messages = section.choice("outbox", &[("table", false), ("messages", true)]);
     let url = url?;
-    match DatabaseKind::of_url(url.reveal()) {
-        Ok(kind) => {
-            if notify && !kind.notifies {
-                let why = format!("{} has no notifications, only PostgreSQL does", kind.name);
-                section.wrong("notify", &why);
-            }
-            if mode == Mode::Tail && (!kind.tails || mapping.is_some()) {
-                section.wrong("mode", "only the outbox of PostgreSQL and of MySQL can be tailed");
-            }
-            Some(Source { kind, url, mapping, mode, notify, poll_interval, batch })
-        }
+    let kind = match DatabaseKind::of_url(url.reveal()) {
+        Ok(kind) => kind,
         Err(why) => {
             section.wrong("url", &why);
-            None
+            return None;
         }
+    };
+    if notify && !kind.notifies {
+        let why = format!(
+            "{} has no notifications, only PostgreSQL does; leave it out, it polls",
+            kind.name
+        );
+        section.wrong("notify", &why);
+    }
+    if mode == Mode::Tail && (!kind.tails || mapping.is_some()) {
+        section.wrong(
+            "mode",
+            "only the outbox of PostgreSQL and of MySQL can be tailed; write \"auto\"",
+        );
+    }
+    let log_budget = log_budget.and_then(|bytes| u64::try_from(bytes).ok());
+    let following = Following { mode, log_budget };
+    let messages = kind.messages.as_ref().filter(|_| is_messages == Some(true));
+    check_log(
+        section,
+        &following,
+        is_messages == Some(true),
+        messages.is_some() && mapping.is_none(),
+    );
+    if log_budget.is_some() && kind.messages.is_none() {
+        section.wrong("log_budget", "only PostgreSQL keeps log for those who tail it");
+    }
+    Some(Source { kind, url, mapping, following, messages, notify, poll_interval, batch })
+}
+
+const MIB: usize = 1024 * 1024;
+
+/// Messages are in the log and nowhere else.
+fn check_log(section: &Section<'_>, following: &Following, is_messages: bool, can: bool) {
+    if !is_messages {
+        return;
+    }
+    if !can {
+        section.wrong("outbox", "only the outbox of PostgreSQL takes \"messages\"");
+    }
+    if following.mode == Mode::Poll {
+        section.wrong("mode", "messages are in the log and nowhere else; leave it out");
+    }
+    if following.log_budget.is_some() {
+        section.wrong("log_budget", "the slot of messages is never given back: they would be lost");
     }
 }
 
 pub(super) fn read_sink(section: &mut Section<'_>) -> Option<Sink> {
     let Some(kind) = section.required("type") else {
+        if section.explores() {
+            SINKS.iter().for_each(|kind| section.variant(kind.name, kind.parse));
+        }
         section.skip_the_rest();
         return None;
     };
@@ -113,6 +172,7 @@ pub(super) fn read_sink(section: &mut Section<'_>) -> Option<Sink> {
         section.skip_the_rest();
         return None;
     };
+    section.is_variant(found.name);
     let connect = (found.parse)(section)?;
     Some(Sink { name: section.name().to_owned(), connect, kind: found })
 }
@@ -135,10 +195,11 @@ pub(super) fn read_pipeline(
     let (source, sinks, routing, retry) = (source?, to?, routing?, retry?);
 
     let usual = Settings::default();
-    let batch_events = source.batch.unwrap_or(usual.batch_events);
+    // What is not asked for gives way to what is.
+    let most = limits.in_flight_events.unwrap_or(usize::MAX);
+    let batch_events = source.batch.unwrap_or(usual.batch_events.min(most));
     let settings = Settings {
         batch_events,
-        // A batch that is asked for has to fit.
         in_flight_events: limits
             .in_flight_events
             .unwrap_or(usual.in_flight_events.max(batch_events)),
@@ -157,18 +218,30 @@ pub(super) fn read_pipeline(
         section.wrong("from", &why);
     }
     let team = team?;
+    check_team(section, team, &source);
+    let name = section.name().to_owned();
+    // Known when everything has been read.
+    let fingerprint = 0;
+    Some(Pipeline { name, source, sinks, routing, settings, team, alert, fingerprint })
+}
+
+/// Not every source can be divided.
+fn check_team(section: &Section<'_>, team: Team, source: &Source) {
     if team.coordination != Coordination::Leader {
         if source.mapping.is_some() {
-            section.wrong("coordination", "a mapped table can only have a leader");
-        } else if source.mode == Mode::Tail {
-            section.wrong("coordination", "a source with mode = \"tail\" can only have a leader");
+            section
+                .wrong("coordination", "a mapped table can only have a leader: write \"leader\"");
+        } else if source.following.mode == Mode::Tail {
+            section.wrong(
+                "coordination",
+                "a source with mode = \"tail\" can only have a leader: write \"leader\", or mode = \
+                 \"poll\"",
+            );
         } else if !source.kind.divides {
             let why = format!("{} takes one writer at a time: write \"leader\"", source.kind.name);
             section.wrong("coordination", &why);
         }
     }
-    let name = section.name().to_owned();
-    Some(Pipeline { name, source, sinks, routing, settings, team, alert })
 }
 
 /// `to = "out"`, or several: `to = ["out", "audit"]`.
@@ -181,11 +254,11 @@ fn read_sinks(
     }
     let names = section.list("to")?;
     if names.is_empty() {
-        section.wrong("to", "needs a sink");
+        section.wrong("to", "needs a sink: write the NAME of a [sink.NAME]");
     }
     for (place, name) in names.iter().enumerate() {
         if names[..place].contains(name) {
-            section.wrong("to", &format!("{name:?} is there twice"));
+            section.wrong("to", &format!("{name:?} is there twice; name it once"));
         }
     }
     let found = names.iter().map(|name| named(section, "to", "sink", name, sinks));

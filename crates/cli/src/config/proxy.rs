@@ -7,9 +7,9 @@ use std::time::Duration;
 use semel_core::Secret;
 use semel_core::idempotency::AfterCrash;
 use semel_http::proxy::PathPattern;
-use semel_http::{Covers, Policy, Scope};
+use semel_http::{Covers, EncryptionKeys, IdempotencyKey, Policy, Scope};
 
-use super::document::{Document, Environment, Mistakes};
+use super::document::Document;
 use super::{SECTIONS, Section};
 use crate::exit::Problem;
 
@@ -24,6 +24,7 @@ pub(crate) struct ProxyFile {
     pub(crate) timeout: Option<Duration>,
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) store: Option<Secret>,
+    pub(crate) encryption_keys: Option<EncryptionKeys>,
     pub(crate) scope: Option<Scope>,
     pub(crate) observe: Option<bool>,
     pub(crate) grace: Option<Duration>,
@@ -46,6 +47,7 @@ pub(crate) struct KeyOptions {
     methods: Option<Vec<http::Method>>,
     key_headers: Option<Vec<http::HeaderName>>,
     key_format: Option<KeyFormat>,
+    min_key: Option<usize>,
     covers: Option<Covers>,
     canonical_json: Option<bool>,
     lease: Option<Duration>,
@@ -72,6 +74,7 @@ enum Need {
 enum Profile {
     Ietf,
     Stripe,
+    Grpc,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,14 +87,12 @@ enum KeyFormat {
 impl ProxyFile {
     /// Reads and checks a file.
     pub(crate) fn load(path: &Path, effect: &'static str) -> Result<Self, Problem> {
-        super::load(path, effect, Self::parse)
+        super::load(path, effect, Self::read).map(|(file, ..)| file)
     }
 
-    pub(super) fn parse(text: &str, environment: &Environment<'_>) -> Result<Self, Mistakes> {
-        let document = Document::parse(text, environment);
+    pub(super) fn read(document: &Document<'_>) -> Self {
         document.allow_only(SECTIONS);
-        let file = document.section("proxy", read_proxy).unwrap_or_default();
-        document.into_mistakes().map_or(Ok(file), Err)
+        document.section("proxy", read_proxy).unwrap_or_default()
     }
 }
 
@@ -113,6 +114,7 @@ fn read_proxy(section: &mut Section<'_>) -> Option<ProxyFile> {
         timeout: section.duration("timeout", SECOND / 100..=DAY),
         connect_timeout: section.duration("connect_timeout", SECOND / 100..=60 * SECOND),
         store: section.secret("store"),
+        encryption_keys: encryption_keys(section),
         scope,
         observe: section.boolean("observe"),
         grace: section.duration("grace", Duration::ZERO..=DAY),
@@ -133,13 +135,15 @@ fn read_keys(section: &mut Section<'_>) -> KeyOptions {
         [("optional", Need::Optional), ("required", Need::Required), ("ignored", Need::Ignored)];
     let formats =
         [("any", KeyFormat::Any), ("quoted", KeyFormat::Quoted), ("uuid", KeyFormat::Uuid)];
+    let profiles = [("ietf", Profile::Ietf), ("stripe", Profile::Stripe), ("grpc", Profile::Grpc)];
     let crashes = [("run_again", AfterCrash::RunAgain), ("uncertain", AfterCrash::Uncertain)];
     KeyOptions {
         key: section.choice("key", &needs),
-        profile: section.choice("profile", &[("ietf", Profile::Ietf), ("stripe", Profile::Stripe)]),
+        profile: section.choice("profile", &profiles),
         methods: parsed(section, "methods", |word| word.to_ascii_uppercase().parse().ok()),
         key_headers: parsed(section, "key_headers", |word| word.parse().ok()),
         key_format: section.choice("key_format", &formats),
+        min_key: section.size("min_key", 1..=IdempotencyKey::MAX_BYTES),
         covers: section
             .choice("covers", &[("endpoint", Covers::Endpoint), ("tenant", Covers::Tenant)]),
         canonical_json: section.boolean("canonical_json"),
@@ -167,6 +171,13 @@ pub(crate) fn parse_scope(text: &str) -> Result<Scope, String> {
             "{text:?} is no scope; write \"header:Authorization\" or \"single-tenant\""
         )),
     }
+}
+
+fn encryption_keys(section: &mut Section<'_>) -> Option<EncryptionKeys> {
+    const NAME: &str = "encryption_keys";
+    let secret = section.secret(NAME)?;
+    let keys = EncryptionKeys::parse(&secret);
+    keys.map_err(|failure| section.wrong(NAME, &failure.to_string())).ok()
 }
 
 fn address(section: &mut Section<'_>, key: &str) -> Option<SocketAddr> {
@@ -200,6 +211,7 @@ impl KeyOptions {
             methods: self.methods.or(base.methods),
             key_headers: self.key_headers.or(base.key_headers),
             key_format: self.key_format.or(base.key_format),
+            min_key: self.min_key.or(base.min_key),
             covers: self.covers.or(base.covers),
             canonical_json: self.canonical_json.or(base.canonical_json),
             lease: self.lease.or(base.lease),
@@ -223,6 +235,7 @@ impl KeyOptions {
         }
         let mut policy = match self.profile {
             Some(Profile::Stripe) => Policy::stripe(scope),
+            Some(Profile::Grpc) => Policy::grpc(scope),
             Some(Profile::Ietf) | None => Policy::ietf(scope),
         };
         policy = match self.key_format {
@@ -241,6 +254,7 @@ impl KeyOptions {
         }
         policy = with(policy, self.methods, Policy::methods);
         policy = with(policy, self.key_headers, Policy::key_headers);
+        policy = with(policy, self.min_key, Policy::min_key_bytes);
         policy = with(policy, self.covers, Policy::key_covers);
         policy = with(policy, self.max_request, Policy::max_request_bytes);
         policy = with(policy, self.max_response, Policy::max_response_bytes);

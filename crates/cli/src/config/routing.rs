@@ -66,7 +66,11 @@ fn read_topic(
         if let Some(illegal) =
             characters.chars().find(|character| !(sink.topic_may_hold)(*character))
         {
-            let why = format!("a topic of {} cannot hold {illegal:?}", sink.name);
+            let why = format!(
+                "a topic of {} cannot hold {illegal:?}; leave it out, or write a filter such as \
+                 {{event_type|kebab}}",
+                sink.name
+            );
             section.wrong("topic", &why);
         }
     }

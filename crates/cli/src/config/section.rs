@@ -9,9 +9,10 @@ use std::time::Duration;
 use semel_core::Secret;
 
 use super::document::Notes;
+use super::record::{Asked, Found, Kind, NAME};
 use super::tree::{Node, Origin, Table, Value};
 use super::values;
-use super::variables::expand;
+use super::variables::{expand, names};
 
 /// A table such as `[sink.out]`, while it is read.
 pub(crate) struct Section<'a> {
@@ -22,6 +23,7 @@ pub(crate) struct Section<'a> {
     notes: &'a Notes<'a>,
     known: Vec<String>,
     takes_anything: bool,
+    variant: Option<&'static str>,
 }
 
 impl<'a> Section<'a> {
@@ -32,7 +34,16 @@ impl<'a> Section<'a> {
         origin: &'a Origin,
         notes: &'a Notes<'a>,
     ) -> Self {
-        Self { path, name, table, origin, notes, known: Vec::new(), takes_anything: false }
+        Self {
+            path,
+            name,
+            table,
+            origin,
+            notes,
+            known: Vec::new(),
+            takes_anything: false,
+            variant: None,
+        }
     }
 
     /// Lets `read` take what it knows, and refuses the rest.
@@ -52,18 +63,18 @@ impl<'a> Section<'a> {
         if !self.table.contains_key(key) {
             self.note(self.origin, &format!("needs the key {key:?}"));
         }
-        self.optional(key)
+        let node = self.take(key, Kind::Text, true)?;
+        self.text(key, node)
     }
 
     /// A string, with its variables put in.
     pub(crate) fn optional(&mut self, key: &str) -> Option<String> {
-        let node = self.take(key)?;
-        self.text(key, node)
+        self.string(key, Kind::Text)
     }
 
     /// `true` or `false`.
     pub(crate) fn boolean(&mut self, key: &str) -> Option<bool> {
-        let node = self.take(key)?;
+        let node = self.take(key, Kind::Boolean, false)?;
         let value = match &node.value {
             Value::Boolean(value) => Some(*value),
             Value::Override(text) => text.parse().ok(),
@@ -77,7 +88,9 @@ impl<'a> Section<'a> {
     where
         T: TryFrom<i64> + PartialOrd + Display,
     {
-        let node = self.take(key)?;
+        let bound = |bound: &T| bound.to_string().parse().unwrap_or(i64::MAX);
+        let kind = Kind::Integer(bound(bounds.start()), bound(bounds.end()));
+        let node = self.take(key, kind, false)?;
         let number = match &node.value {
             Value::Integer(number) => Some(*number),
             Value::Override(text) => text.parse().ok(),
@@ -98,21 +111,21 @@ impl<'a> Section<'a> {
         key: &str,
         bounds: RangeInclusive<Duration>,
     ) -> Option<Duration> {
-        let text = self.optional(key)?;
+        let text = self.string(key, Kind::Duration(*bounds.start(), *bounds.end()))?;
         let value = values::duration(&text).and_then(|value| values::within(value, &bounds));
         value.map_err(|why| self.wrong(key, &why)).ok()
     }
 
     /// A number of bytes such as `"1MiB"`, within bounds.
     pub(crate) fn size(&mut self, key: &str, bounds: RangeInclusive<usize>) -> Option<usize> {
-        let text = self.optional(key)?;
+        let text = self.string(key, Kind::Size(*bounds.start(), *bounds.end()))?;
         let value = values::size(&text).and_then(|value| values::size_within(value, &bounds));
         value.map_err(|why| self.wrong(key, &why)).ok()
     }
 
     /// Strings; in the environment with commas between them.
     pub(crate) fn list(&mut self, key: &str) -> Option<Vec<String>> {
-        let node = self.take(key)?;
+        let node = self.take(key, Kind::List, false)?;
         match &node.value {
             Value::List(nodes) => nodes.iter().map(|node| self.text(key, node)).collect(),
             Value::Override(text) => {
@@ -124,7 +137,8 @@ impl<'a> Section<'a> {
 
     /// One of a few words.
     pub(crate) fn choice<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<T> {
-        let text = self.optional(key)?;
+        let names = words.iter().map(|(word, _)| (*word).to_owned()).collect();
+        let text = self.string(key, Kind::Choice(names))?;
         let found = words.iter().find(|(word, _)| *word == text);
         if found.is_none() {
             let names: Vec<_> = words.iter().map(|(word, _)| *word).collect();
@@ -135,21 +149,7 @@ impl<'a> Section<'a> {
 
     /// A secret: the string itself, or the content of the file that `KEY_file` names.
     pub(crate) fn secret(&mut self, key: &str) -> Option<Secret> {
-        let file = format!("{key}_file");
-        if let (Some(node), Some(_)) = (self.table.get(&file), self.table.get(key)) {
-            self.known.extend([key.to_owned(), file.clone()]);
-            self.note(&node.origin, &format!("{file}: give it or {key:?}, not both"));
-            return None;
-        }
-        let itself = self.optional(key);
-        let path = self.optional(&file);
-        let text = match path {
-            None => itself?,
-            Some(path) => values::secret_of(fs::read_to_string(&path))
-                .map_err(|why| self.wrong(&file, &format!("{path}: {why}")))
-                .ok()?,
-        };
-        Some(Secret::new(text))
+        self.read_secret(key, false)
     }
 
     /// A secret that must be there.
@@ -158,7 +158,31 @@ impl<'a> Section<'a> {
         if !self.table.contains_key(key) && !self.table.contains_key(&file) {
             self.note(self.origin, &format!("needs the key {key:?}, or {file:?}"));
         }
-        self.secret(key)
+        self.read_secret(key, true)
+    }
+
+    fn read_secret(&mut self, key: &str, required: bool) -> Option<Secret> {
+        let file = format!("{key}_file");
+        self.known.extend([key.to_owned(), file.clone()]);
+        let (itself, path) = (self.table.get(key), self.table.get(&file));
+        if let (Some(node), Some(_)) = (path, itself) {
+            self.note(&node.origin, &format!("{file}: give it or {key:?}, not both"));
+            return None;
+        }
+        let Some(node) = itself.or(path) else {
+            self.record(key, Kind::Secret, required, None);
+            return None;
+        };
+        let mut text = self.text(if path.is_some() { &file } else { key }, node)?;
+        let named = path.map(|_| text.clone());
+        if let Some(path) = &named {
+            text = values::secret_of(fs::read_to_string(path))
+                .map_err(|why| self.wrong(&file, &format!("{path}: {why}")))
+                .ok()?;
+        }
+        let found = Found { file: named, value: text.clone(), ..self.found(node) };
+        self.record(key, Kind::Secret, required, Some(found));
+        Some(Secret::new(text))
     }
 
     /// Whether a key is there.
@@ -169,6 +193,7 @@ impl<'a> Section<'a> {
     /// Whether a key holds a table, where a string would do as well.
     pub(crate) fn holds_table(&self, key: &str) -> bool {
         matches!(self.table.get(key), Some(Node { value: Value::Table(_), .. }))
+            || self.notes.exploring.is_some_and(|pretended| pretended.tables)
     }
 
     /// Whether a key holds a list, where a string would do as well.
@@ -176,6 +201,29 @@ impl<'a> Section<'a> {
         let value = self.table.get(key).map(|node| &node.value);
         matches!(value, Some(Value::List(_)))
             || matches!(value, Some(Value::Override(text)) if text.contains(','))
+            || self.notes.exploring.is_some_and(|pretended| pretended.lists)
+    }
+
+    /// Whether nothing is there, and it is only asked what would be taken.
+    pub(super) fn explores(&self) -> bool {
+        self.notes.exploring.is_some()
+    }
+
+    /// Says of which kind this section is.
+    pub(super) fn is_variant(&mut self, variant: &'static str) {
+        self.variant = Some(variant);
+    }
+
+    /// The keys of one kind of this section, for who explores it.
+    pub(super) fn variant<T>(
+        &self,
+        variant: &'static str,
+        read: impl FnOnce(&mut Section<'_>) -> Option<T>,
+    ) {
+        let mut section =
+            Section::new(self.path.clone(), self.name, self.table, self.origin, self.notes);
+        section.variant = Some(variant);
+        section.read(read);
     }
 
     /// A table inside this one.
@@ -184,12 +232,20 @@ impl<'a> Section<'a> {
         key: &str,
         read: impl FnOnce(&mut Section<'_>) -> Option<T>,
     ) -> Option<T> {
-        let node = self.take(key)?;
-        let Value::Table(table) = &node.value else {
-            return self.expect(key, node, "a table", None);
-        };
+        let node = self.take(key, Kind::Table, false);
         let path = format!("{}.{key}", self.path);
-        Section::new(path, self.name, table, &node.origin, self.notes).read(read)
+        // Of the table's own key: of a table inside tables of the user's names, that is the name.
+        let name = self.table.get_key_value(key).map_or(self.name, |(name, _)| name.as_str());
+        let (table, origin) = match node {
+            Some(Node { value: Value::Table(table), origin }) => (table, origin),
+            Some(node) => return self.expect(key, node, "a table", None),
+            // There, the table is empty, and so is the one inside it.
+            None if self.explores() => (self.table, self.origin),
+            None => return None,
+        };
+        let mut section = Section::new(path, name, table, origin, self.notes);
+        section.variant = self.variant;
+        section.read(read)
     }
 
     /// Tables inside a table of this one, `[PATH.KEY.NAME]`, whose names are the user's own.
@@ -199,7 +255,10 @@ impl<'a> Section<'a> {
         mut read: impl FnMut(&mut Section<'_>) -> Option<T>,
     ) -> Vec<T> {
         let all = self.table(key, |all| {
-            let names: Vec<_> = all.table.keys().cloned().collect();
+            let names: Vec<_> = match all.explores() {
+                true => vec![NAME.to_owned()],
+                false => all.table.keys().cloned().collect(),
+            };
             Some(names.iter().filter_map(|name| all.table(name, &mut read)).collect())
         });
         all.unwrap_or_default()
@@ -208,7 +267,13 @@ impl<'a> Section<'a> {
     /// All keys with their strings, where the keys are the user's own.
     pub(crate) fn entries(&mut self) -> Vec<(String, String)> {
         self.skip_the_rest();
-        let text = |(key, node): (&String, &Node)| Some((key.clone(), self.text(key, node)?));
+        if self.explores() {
+            self.record(NAME, Kind::Text, false, None);
+        }
+        let text = |(key, node): (&String, &Node)| {
+            self.record(key, Kind::Text, false, Some(self.found(node)));
+            Some((key.clone(), self.text(key, node)?))
+        };
         self.table.iter().filter_map(text).collect()
     }
 
@@ -223,9 +288,59 @@ impl<'a> Section<'a> {
         self.takes_anything = true;
     }
 
-    fn take(&mut self, key: &str) -> Option<&'a Node> {
+    fn string(&mut self, key: &str, kind: Kind) -> Option<String> {
+        let such_as = match kind {
+            Kind::Duration(..) => "; write \"100ms\", \"5s\" or \"3d\"",
+            Kind::Size(..) => "; write \"512KiB\", \"1MiB\" or \"1GB\"",
+            _ => "",
+        };
+        let node = self.take(key, kind, false)?;
+        if !such_as.is_empty() && !matches!(node.value, Value::Text(_) | Value::Override(_)) {
+            self.note(
+                &node.origin,
+                &format!("{key}: must be a string, not {}{such_as}", node.kind()),
+            );
+            return None;
+        }
+        self.text(key, node)
+    }
+
+    fn take(&mut self, key: &str, kind: Kind, required: bool) -> Option<&'a Node> {
         self.known.push(key.to_owned());
-        self.table.get(key)
+        let node = self.table.get(key);
+        self.record(key, kind, required, node.map(|node| self.found(node)));
+        node
+    }
+
+    fn record(&self, key: &str, kind: Kind, required: bool, found: Option<Found>) {
+        let (path, variant, key) = (self.path.clone(), self.variant, key.to_owned());
+        self.notes.ask(Asked { path, variant, key, kind, required, found });
+    }
+
+    fn found(&self, node: &Node) -> Found {
+        let mut found = Found {
+            origin: node.origin.clone(),
+            variables: Vec::new(),
+            file: None,
+            value: String::new(),
+        };
+        found.value = match &node.value {
+            Value::Text(text) => {
+                found.variables = names(text);
+                // What is wrong with it is told by who reads it.
+                expand(text, self.notes.variable).unwrap_or_default()
+            }
+            Value::Override(text) => text.clone(),
+            Value::Integer(number) => number.to_string(),
+            Value::Boolean(flag) => flag.to_string(),
+            Value::List(items) => {
+                let items: Vec<_> = items.iter().map(|item| self.found(item)).collect();
+                found.variables = items.iter().flat_map(|item| item.variables.clone()).collect();
+                items.into_iter().map(|item| item.value).collect::<Vec<_>>().join(", ")
+            }
+            Value::Table(_) | Value::Other(_) => String::new(),
+        };
+        found
     }
 
     fn text(&self, key: &str, node: &Node) -> Option<String> {

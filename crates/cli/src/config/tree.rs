@@ -1,9 +1,13 @@
-//! What the file and the environment say, as one tree that knows where each value comes from.
+//! What the files and the environment say, as one tree that knows where each value comes from.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+
+use super::files::File;
 
 /// A table by its keys.
 pub(super) type Table = BTreeMap<String, Node>;
@@ -28,12 +32,28 @@ pub(super) enum Value {
     Override(String),
 }
 
-/// Where a value comes from. Lines of the file go before variables of the environment.
+/// Where a value comes from. Lines of files go before variables of the environment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
-    Line(usize),
+    File(Place),
     Variable(String),
 }
+
+/// A place in one of the files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    /// Which file.
+    pub(super) file: usize,
+    /// From 1 on.
+    pub(super) line: usize,
+    /// How many bytes of the line come before it.
+    pub(super) column: usize,
+    /// How many bytes the key has; none where it is no key, and the text may be a secret.
+    pub(super) width: usize,
+}
+
+/// What is wrong, and where.
+pub(super) type Mistake = (Origin, String);
 
 impl Node {
     /// The type as people call it, with its article.
@@ -50,67 +70,125 @@ impl Node {
 }
 
 impl Origin {
+    /// The beginning of the first file, for what is missing altogether.
+    pub(super) fn beginning() -> Self {
+        Self::File(Place { line: 1, ..Place::default() })
+    }
+
     /// The place, for people and editors.
-    pub(super) fn in_file(&self, file: &str) -> String {
+    pub(super) fn among(&self, files: &[File]) -> String {
         match self {
-            Self::Line(line) => format!("{file}:{line}"),
+            Self::File(place) => {
+                let name = files.get(place.file).map_or("", |file| file.name.as_str());
+                format!("{name}:{}", place.line)
+            }
             Self::Variable(name) => name.clone(),
         }
     }
 }
 
-/// The tree of a TOML document, and what is wrong with its grammar.
-pub(super) fn parse(text: &str) -> (Table, Vec<(Origin, String)>) {
-    let (table, errors) = DeTable::parse_recoverable(text);
-    let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
-    let mistakes = errors.into_iter().map(|error| {
-        let at = error.span().unwrap_or_default().start;
-        (Origin::Line(line(at)), error.message().to_owned())
-    });
-    (table_of(table.get_ref(), &line), mistakes.collect())
+/// All files as one tree, and what is wrong with their grammar. What is said twice is refused:
+/// nobody could tell which of the two holds.
+pub(super) fn parse(files: &[File]) -> (Table, Vec<Mistake>) {
+    let (mut all, mut mistakes) = (Table::new(), Vec::new());
+    for (number, file) in files.iter().enumerate() {
+        let (table, errors) = DeTable::parse_recoverable(&file.text);
+        let places = Places { file: number, text: &file.text };
+        mistakes.extend(errors.into_iter().map(|error| {
+            let at = error.span().unwrap_or_default().start;
+            (places.of_value(at), error.message().to_owned())
+        }));
+        merge(&mut all, places.table_of(table.get_ref()), "", files, &mut mistakes);
+    }
+    (all, mistakes)
 }
 
-fn table_of(table: &DeTable<'_>, line: &dyn Fn(usize) -> usize) -> Table {
-    let node = |key: &Spanned<_>, value| Node {
-        value: value_of(value, line),
-        origin: Origin::Line(line(key.span().start)),
-    };
-    let entries = table
-        .iter()
-        .map(|(key, value)| (key.get_ref().clone().into_owned(), node(key, value.get_ref())));
-    entries.collect()
-}
-
-fn value_of(value: &DeValue<'_>, line: &dyn Fn(usize) -> usize) -> Value {
-    match value {
-        DeValue::String(text) => Value::Text(text.clone().into_owned()),
-        DeValue::Integer(number) => {
-            let parsed = i64::from_str_radix(number.as_str(), number.radix());
-            parsed.map_or(Value::Other("an integer that is far too large"), Value::Integer)
+/// Sections of the same kind may be in several files, and so may tests.
+fn merge(all: &mut Table, more: Table, kind: &str, files: &[File], mistakes: &mut Vec<Mistake>) {
+    for (key, node) in more {
+        match all.entry(key) {
+            Entry::Vacant(free) => {
+                free.insert(node);
+            }
+            Entry::Occupied(mut taken) => match (&mut taken.get_mut().value, node.value) {
+                (Value::Table(old), Value::Table(new)) if kind.is_empty() => {
+                    let kind = taken.key().clone();
+                    if let Value::Table(old) = &mut taken.get_mut().value {
+                        merge(old, new, &kind, files, mistakes);
+                    }
+                }
+                (Value::List(old), Value::List(new)) if kind.is_empty() => old.extend(new),
+                _ => {
+                    let first = taken.get().origin.among(files);
+                    let what = format!("{kind}.{} is in {first} already; keep one", taken.key());
+                    mistakes.push((node.origin, what));
+                }
+            },
         }
-        DeValue::Boolean(flag) => Value::Boolean(*flag),
-        DeValue::Array(values) => Value::List(
-            values
-                .iter()
-                .map(|value| Node {
-                    value: value_of(value.get_ref(), line),
-                    origin: Origin::Line(line(value.span().start)),
-                })
-                .collect(),
-        ),
-        DeValue::Table(table) => Value::Table(table_of(table, line)),
-        DeValue::Float(_) => Value::Other("a float"),
-        DeValue::Datetime(_) => Value::Other("a date"),
+    }
+}
+
+/// Finds lines and columns of one file.
+struct Places<'t> {
+    file: usize,
+    text: &'t str,
+}
+
+impl Places<'_> {
+    fn of_key(&self, span: Range<usize>) -> Origin {
+        Origin::File(self.place(span.start, span.len()))
+    }
+
+    fn of_value(&self, at: usize) -> Origin {
+        Origin::File(self.place(at, 0))
+    }
+
+    fn place(&self, at: usize, width: usize) -> Place {
+        let before = self.text.get(..at).unwrap_or(self.text);
+        let line = before.matches('\n').count() + 1;
+        let column = before.len() - before.rfind('\n').map_or(0, |end| end + 1);
+        Place { file: self.file, line, column, width }
+    }
+
+    fn table_of(&self, table: &DeTable<'_>) -> Table {
+        let node = |key: &Spanned<_>, value| Node {
+            value: self.value_of(value),
+            origin: self.of_key(key.span()),
+        };
+        let entries = table
+            .iter()
+            .map(|(key, value)| (key.get_ref().clone().into_owned(), node(key, value.get_ref())));
+        entries.collect()
+    }
+
+    fn value_of(&self, value: &DeValue<'_>) -> Value {
+        match value {
+            DeValue::String(text) => Value::Text(text.clone().into_owned()),
+            DeValue::Integer(number) => {
+                let parsed = i64::from_str_radix(number.as_str(), number.radix());
+                parsed.map_or(Value::Other("an integer that is far too large"), Value::Integer)
+            }
+            DeValue::Boolean(flag) => Value::Boolean(*flag),
+            DeValue::Array(values) => Value::List(
+                values
+                    .iter()
+                    .map(|value| Node {
+                        value: self.value_of(value.get_ref()),
+                        origin: self.of_value(value.span().start),
+                    })
+                    .collect(),
+            ),
+            DeValue::Table(table) => Value::Table(self.table_of(table)),
+            DeValue::Float(_) => Value::Other("a float"),
+            DeValue::Datetime(_) => Value::Other("a date"),
+        }
     }
 }
 
 /// Puts `SEMEL_A__B__C=value` into the tree as the key `c` of `[a.b]`; gives what is malformed.
 ///
 /// Names are found whatever their case, and `_` finds `-` too.
-pub(super) fn apply_overrides(
-    tree: &mut Table,
-    environment: &[(String, String)],
-) -> Vec<(Origin, String)> {
+pub(super) fn apply_overrides(tree: &mut Table, environment: &[(String, String)]) -> Vec<Mistake> {
     let mut mistakes = Vec::new();
     for (name, value) in environment {
         let Some(path) = name.strip_prefix("SEMEL_").filter(|path| path.contains("__")) else {

@@ -49,7 +49,7 @@ const UNITS: &[(&str, usize)] = &[
     ("B", 1),
 ];
 
-fn shown_size(bytes: usize) -> String {
+pub(super) fn shown_size(bytes: usize) -> String {
     let (unit, factor) =
         UNITS.iter().find(|(_, factor)| bytes.is_multiple_of(*factor)).unwrap_or(&("B", 1));
     format!("{}{unit}", bytes / factor)
@@ -57,10 +57,16 @@ fn shown_size(bytes: usize) -> String {
 
 /// The secret in a file: without the line end that editors add.
 pub(super) fn secret_of(content: io::Result<String>) -> Result<String, String> {
-    let content = content.map_err(|error| format!("cannot read the file: {error}"))?;
+    let content = content.map_err(|error| {
+        format!("cannot read the file: {error}; write the secret into it, or name another")
+    })?;
     let secret = content.strip_suffix('\n').unwrap_or(&content);
     let secret = secret.strip_suffix('\r').unwrap_or(secret);
-    if secret.is_empty() { Err("the file is empty".into()) } else { Ok(secret.to_owned()) }
+    if secret.is_empty() {
+        Err("the file is empty; write the secret into it".into())
+    } else {
+        Ok(secret.to_owned())
+    }
 }
 
 #[cfg(test)]

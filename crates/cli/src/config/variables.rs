@@ -9,13 +9,19 @@ pub(super) fn expand(
     let mut expanded = String::new();
     let mut rest = text;
     while let Some((before, inside)) = rest.split_once("${") {
-        let (name, after) = inside.split_once('}').ok_or("a ${ without its }")?;
+        let (name, after) = inside.split_once('}').ok_or("a ${ without its }: write ${NAME}")?;
         expanded.push_str(before);
         expanded.push_str(&value(name, variables)?);
         rest = after;
     }
     expanded.push_str(rest);
     Ok(expanded)
+}
+
+/// The variables that a text is made of.
+pub(super) fn names(text: &str) -> Vec<String> {
+    let inside = text.split("${").skip(1).filter_map(|rest| rest.split('}').next());
+    inside.filter_map(|inside| inside.split(":-").next()).map(str::to_owned).collect()
 }
 
 fn value(inside: &str, variables: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
@@ -47,7 +53,7 @@ mod tests {
             ("${EMPTY:-anna}", Ok("anna")),
             ("a${EMPTY}b", Ok("ab")),
             ("${NOBODY:-}", Ok("")),
-            ("${USER", Err("a ${ without its }")),
+            ("${USER", Err("a ${ without its }: write ${NAME}")),
         ];
         for (text, expected) in cases {
             let expected = expected.map(str::to_owned).map_err(str::to_owned);

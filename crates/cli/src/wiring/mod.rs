@@ -13,8 +13,10 @@ use semel_backends::mapped::Mapping;
 use semel_backends::sqlite::{self, SqliteConfig, SqliteStore};
 use semel_core::coordination::{Coordinator, Share};
 use semel_core::diagnosis::Diagnose;
+use semel_core::inbox::Applied;
+use semel_core::letters::LettersAdmin;
 use semel_core::outbox::AppendError;
-use semel_core::{AdminStore, Event, Failure, Source};
+use semel_core::{AdminStore, Event, EventId, Failure, Source};
 
 pub(crate) use self::keys::{Keys, connect_keys};
 pub(crate) use self::sinks::{
@@ -42,6 +44,8 @@ pub(crate) struct DatabaseKind {
     pub(crate) divides: bool,
     /// Whether its log tells of new events.
     pub(crate) tails: bool,
+    /// How events are written as messages into its log, where they can be.
+    pub(crate) messages: Option<Messages>,
     /// Opens it.
     pub(crate) connect: fn(String, Missing) -> Connecting<Box<dyn Database>>,
 }
@@ -62,6 +66,27 @@ impl Mode {
     /// As they are written.
     pub(crate) const ALL: &[(&'static str, Self)] =
         &[("auto", Self::Auto), ("poll", Self::Poll), ("tail", Self::Tail)];
+}
+
+/// How a source learns of new events, and what that may cost the server.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Following {
+    pub(crate) mode: Mode,
+    /// How many bytes of log may be kept for it, where that can be said.
+    pub(crate) log_budget: Option<u64>,
+}
+
+/// Events that are written as messages into the log, and carried into the outbox.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    /// The SQL that makes what keeps them.
+    pub(crate) sql: fn() -> String,
+    /// Makes it.
+    pub(crate) prepare: fn(String) -> Connecting<()>,
+    /// Carries them as long as the result lives, for a pipeline; after all there are, if so asked.
+    pub(crate) carry: fn(String, String, bool) -> Connecting<Listening>,
+    /// Whether somebody carries them.
+    pub(crate) is_carried: fn(String) -> Connecting<bool>,
 }
 
 /// How an outbox is divided into partitions of some time.
@@ -95,6 +120,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         notifies: false,
         divides: false,
         tails: false,
+        messages: None,
         connect: |url, missing| Box::pin(connect_sqlite(url, missing)),
     },
     #[cfg(feature = "postgres")]
@@ -111,6 +137,12 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         notifies: true,
         divides: true,
         tails: true,
+        messages: Some(Messages {
+            sql: semel_backends::postgres::messages_sql,
+            prepare: |url| Box::pin(prepare_messages(url)),
+            carry: |url, pipeline, all| Box::pin(carry_messages(url, pipeline, all)),
+            is_carried: |url| Box::pin(is_carried(url)),
+        }),
         connect: |url, _| Box::pin(connect_postgres(url)),
     },
     #[cfg(feature = "mysql")]
@@ -124,6 +156,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         notifies: false,
         divides: true,
         tails: true,
+        messages: None,
         connect: |url, _| Box::pin(connect_mysql(url)),
     },
 ];
@@ -164,7 +197,7 @@ pub(crate) trait Database: Diagnose {
         &self,
         pipeline: &str,
         share: Share,
-        mode: Mode,
+        following: Following,
     ) -> Result<Box<dyn Source>, Failure>;
 
     /// Whether the log tells a relay of a pipeline of new events.
@@ -177,6 +210,9 @@ pub(crate) trait Database: Diagnose {
         mapping: &Mapping,
     ) -> Result<Box<dyn Source>, Failure>;
 
+    /// Holds a mapping against the real table. Changes nothing.
+    async fn check_mapping(&self, mapping: &Mapping) -> Result<(), Failure>;
+
     /// Wakes the sources when a writer notifies, as long as the result lives.
     async fn listen(&self) -> Result<Listening, Failure>;
 
@@ -188,14 +224,32 @@ pub(crate) trait Database: Diagnose {
         lease: Duration,
     ) -> Result<Box<dyn Coordinator>, Failure>;
 
+    /// The consumers that have applied messages here.
+    async fn consumers(&self) -> Result<Vec<String>, Failure>;
+
+    /// Messages that a consumer has applied here, by their ids, from one of them on.
+    async fn applied(
+        &self,
+        consumer: &str,
+        from: EventId,
+        limit: usize,
+    ) -> Result<Vec<Applied>, Failure>;
+
     /// The idempotency keys.
     fn keys(&self) -> Arc<dyn Keys>;
+
+    /// What the database knows about the work on it.
+    #[cfg(feature = "page")]
+    fn insight(&self) -> Arc<dyn semel_core::Insight>;
+
+    /// The dead letters of a consumer, for its operators.
+    fn letters(&self, consumer: &str) -> Box<dyn AdminStore>;
 
     /// The outbox, or the mapped table, for the operators of a pipeline.
     fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore>;
 }
 
-/// What keeps listening for notifications.
+/// What keeps listening for notifications, or carrying messages.
 pub(crate) type Listening = Box<dyn Send + Sync>;
 
 /// Which version of the tables is there.
@@ -285,6 +339,26 @@ async fn partition_postgres(url: String, span: Duration) -> Result<bool, Failure
     semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?.partition(span).await
 }
 
+#[cfg(feature = "postgres")]
+async fn prepare_messages(url: String) -> Result<(), Failure> {
+    semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?.prepare_messages().await
+}
+
+#[cfg(feature = "postgres")]
+async fn carry_messages(url: String, pipeline: String, all: bool) -> Result<Listening, Failure> {
+    let store = semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?;
+    let carrying = store.carry_messages(&pipeline).await?;
+    if all {
+        carrying.caught_up().await?;
+    }
+    Ok(Box::new(carrying))
+}
+
+#[cfg(feature = "postgres")]
+async fn is_carried(url: String) -> Result<bool, Failure> {
+    semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?.is_carried().await
+}
+
 #[cfg(feature = "mysql")]
 async fn connect_mysql(url: String) -> Result<Box<dyn Database>, Failure> {
     Ok(Box::new(semel_backends::mysql::MysqlConfig::new(&url)?.connect().await?))
@@ -332,7 +406,7 @@ macro_rules! implement_database {
                 &self,
                 $pipeline: &str,
                 $share: Share,
-                $mode: Mode,
+                $mode: Following,
             ) -> Result<Box<dyn Source>, Failure> {
                 let $this = self;
                 Ok(Box::new($source))
@@ -356,6 +430,10 @@ macro_rules! implement_database {
                 Ok(Box::new(self.mapped_source(pipeline, mapping).await?))
             }
 
+            async fn check_mapping(&self, mapping: &Mapping) -> Result<(), Failure> {
+                self.check_mapping(mapping).await
+            }
+
             fn member(
                 &self,
                 pipeline: &str,
@@ -365,8 +443,30 @@ macro_rules! implement_database {
                 Ok(Box::new(self.member(pipeline, shares, lease)?))
             }
 
+            async fn consumers(&self) -> Result<Vec<String>, Failure> {
+                self.consumers().await
+            }
+
+            async fn applied(
+                &self,
+                consumer: &str,
+                from: EventId,
+                limit: usize,
+            ) -> Result<Vec<Applied>, Failure> {
+                self.applied(consumer, from, limit).await
+            }
+
             fn keys(&self) -> Arc<dyn Keys> {
                 Arc::new(self.keys())
+            }
+
+            #[cfg(feature = "page")]
+            fn insight(&self) -> Arc<dyn semel_core::Insight> {
+                Arc::new(self.clone())
+            }
+
+            fn letters(&self, consumer: &str) -> Box<dyn AdminStore> {
+                Box::new(LettersAdmin::new(self.letters(), consumer))
             }
 
             fn admin(&self, pipeline: &str, mapping: Option<&Mapping>) -> Box<dyn AdminStore> {
@@ -379,16 +479,20 @@ macro_rules! implement_database {
     };
 }
 
-implement_database!(SqliteStore, store, pipeline, share, _mode => {
+implement_database!(SqliteStore, store, pipeline, share, _following => {
     undivided(share)?;
     store.source(pipeline).await?
 }, deaf(store), silent(store, pipeline));
 #[cfg(feature = "postgres")]
 implement_database!(
     semel_backends::postgres::PostgresStore,
-    store, pipeline, share, mode => {
+    store, pipeline, share, following => {
         use semel_backends::postgres::Tailing;
-        match mode {
+        let store = match following.log_budget {
+            Some(bytes) => &store.clone().with_log_budget(bytes),
+            None => store,
+        };
+        match following.mode {
             Mode::Auto if share == Share::WHOLE => {
                 store.tailing_source(pipeline, Tailing::WherePossible).await?
             }
@@ -405,9 +509,9 @@ implement_database!(
 #[cfg(feature = "mysql")]
 implement_database!(
     semel_backends::mysql::MysqlStore,
-    store, pipeline, share, mode => {
+    store, pipeline, share, following => {
         use semel_backends::mysql::Tailing;
-        match mode {
+        match following.mode {
             Mode::Auto if share == Share::WHOLE => {
                 store.tailing_source(pipeline, Tailing::WherePossible).await?
             }

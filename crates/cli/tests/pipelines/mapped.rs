@@ -90,3 +90,16 @@ fn what_is_wrong_with_a_mapping_is_said_with_its_place() {
     let message = shop.refused(78, &["relay", "--drain"]);
     assert!(message.contains("say what its columns mean"), "{message}");
 }
+
+#[test]
+fn check_holds_the_mapping_against_the_table() {
+    let shop = Shop::new();
+    shop.sql(CLASSIC);
+    shop.map("columns = \"polling-publisher\"");
+    let said = shop.expect(0, &["check"]);
+    assert!(said.contains("the table of pipeline.orders is as it is mapped"), "{said}");
+    shop.sql("alter table \"my \"\"outbox\"\"\" rename column payload to content");
+    let said = shop.expect(1, &["check"]);
+    assert!(said.contains("mapping") && said.contains("pipeline.orders does not start"), "{said}");
+    assert!(said.contains("1 problem, 0 pieces of advice"), "{said}");
+}

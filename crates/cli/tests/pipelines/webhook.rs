@@ -102,3 +102,20 @@ fn a_private_address_is_refused_unless_it_is_allowed() {
     let message = shop.refused(78, &["relay", "--drain"]);
     assert!(message.contains("127.0.0.1") && message.contains("allow"), "{message}");
 }
+
+#[test]
+fn check_asks_whether_anybody_is_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let shop = Shop::new();
+    shop.write_config(&format!(
+        "[source.orders]\nurl = \"sqlite://shop.db\"\n\
+         [sink.hook]\ntype = \"webhook\"\nurl = \"http://{address}/orders\"\nplain_http = true\n\
+         allow = [\"127.0.0.1\"]\nsecret = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"\n\
+         [pipeline.orders]\nfrom = \"orders\"\nto = \"hook\"\n"
+    ));
+    let said = shop.expect(1, &["check"]);
+    assert!(said.contains("sink.hook: "), "{said}");
+    assert!(said.contains("pipeline.orders publishes nothing; its events wait"), "{said}");
+}

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::PATIENCE;
 use super::client::post;
-use super::program::{Program, redis};
+use super::program::{Program, redis, sqlite};
 use super::upstream::Upstream;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -70,6 +70,40 @@ async fn an_owner_frozen_past_its_lease_is_refused() {
     }
     let fenced = frozen.metric("semel_idempotency_requests_total{outcome=\"fenced\"}").await;
     assert_eq!((upstream.taken(), fenced), (2, 1));
+}
+
+/// SIGKILL half-way: repetitions are told to come again until the lease has ended, and then run as
+/// attempt 2. What was stored before is there for the next process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_proxy_blocks_its_key_and_what_was_stored_is_replayed() {
+    let (upstream, folder) = (Upstream::start().await, tempfile::tempdir().unwrap());
+    let (store, rules) = (sqlite(folder.path()), "lease = \"3s\"\nwait = \"0s\"");
+    let mut killed = Program::start(&upstream.address, &store, rules);
+    let stored = killed.client.post("/orders", Some("done"), "1").await;
+    let owner = killed.client.open(post("/gated", Some("k"), "1").as_bytes()).await;
+    upstream.until_taken(2).await;
+    killed.signal("KILL");
+    killed.ended().await;
+    drop(owner);
+    let next = Program::start(&upstream.address, &store, rules);
+    let again = next.client.post("/orders", Some("done"), "1").await;
+    assert_eq!((again.is_replayed(), again.body), (true, stored.body));
+    let refused = next.client.post("/gated", Some("k"), "1").await;
+    assert_eq!((refused.status, refused.header("retry-after")), (409, Some("1")));
+    upstream.open_gate();
+    upstream.open_gate();
+    let retries = async {
+        loop {
+            let reply = next.client.post("/gated", Some("k"), "1").await;
+            if reply.status != 409 {
+                return reply;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let reply = timeout(PATIENCE, retries).await.unwrap();
+    assert_eq!((reply.status, reply.text(), upstream.taken()), (201, "{\"order\":3}", 3));
+    assert!(upstream.heads()[2].contains("idempotency-attempt: 2"), "{:?}", upstream.heads());
 }
 
 #[tokio::test(flavor = "multi_thread")]

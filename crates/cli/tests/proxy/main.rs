@@ -5,6 +5,7 @@
 #![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 mod client;
+mod conform;
 mod crashes;
 mod many;
 mod operators;
@@ -12,6 +13,7 @@ mod passing;
 mod program;
 mod rules;
 mod smuggling;
+mod stripe;
 mod upstream;
 
 use std::time::Duration;

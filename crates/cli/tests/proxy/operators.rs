@@ -5,7 +5,7 @@ use std::process::Command;
 use semel_core::EventId;
 use serde_json::Value;
 
-use super::program::{Program, postgres, redis};
+use super::program::{Program, postgres, redis, sqlite};
 use super::upstream::Upstream;
 
 /// Runs `semel keys`; gives what it printed.
@@ -77,9 +77,5 @@ async fn a_key_in_postgres_is_found_and_released() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_in_sqlite_is_found_and_released() {
     let folder = tempfile::tempdir().unwrap();
-    let store = format!("sqlite://{}", folder.path().join("keys.db").display());
-    let program = env!("CARGO_BIN_EXE_semel");
-    let up = Command::new(program).args(["migrate", "up", "--database", &store]).output().unwrap();
-    assert!(up.status.success());
-    release_one(&store).await;
+    release_one(&sqlite(folder.path())).await;
 }

@@ -1,7 +1,7 @@
 //! The program, running.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,8 @@ use tempfile::TempDir;
 
 use super::PATIENCE;
 use super::client::{Client, Reply};
+
+const SCOPE: [&str; 2] = ["--scope", "header:Authorization"];
 
 /// A proxy; gone with this value.
 pub(crate) struct Program {
@@ -34,7 +36,7 @@ impl Program {
         let process = command(&folder.path().to_path_buf())
             .args(fixed)
             .args(["--upstream", &upstream, "--store", store])
-            .args(["--scope", "header:Authorization"])
+            .args(if arguments.contains(&"--scope") { &[][..] } else { &SCOPE })
             .args(arguments)
             .stdout(Stdio::null())
             .stderr(log)
@@ -119,21 +121,43 @@ pub(crate) fn redis() -> Option<String> {
 
 /// A database of the test's own on PostgreSQL, with the tables.
 pub(crate) async fn postgres() -> Option<String> {
-    use sqlx::Connection;
     if !cfg!(feature = "postgres") {
         return None;
     }
-    let server = service(Service::Postgres)?;
+    Some(database(&service(Service::Postgres)?).await)
+}
+
+/// The same on MySQL or MariaDB.
+pub(crate) async fn mysql() -> Option<String> {
+    if !cfg!(feature = "mysql") {
+        return None;
+    }
+    Some(database(&service(Service::Mysql)?).await)
+}
+
+/// A file in this folder, with the tables.
+pub(crate) fn sqlite(folder: &Path) -> String {
+    let url = format!("sqlite://{}", folder.join("keys.db").display());
+    migrate(&url);
+    url
+}
+
+async fn database(server: &str) -> String {
+    use sqlx::Connection;
     let name = format!("semel_proxy_{}", semel_core::EventId::now().to_string().replace('-', ""));
     sqlx::any::install_default_drivers();
-    let mut connection = sqlx::AnyConnection::connect(&server).await.unwrap();
+    let mut connection = sqlx::AnyConnection::connect(server).await.unwrap();
     let create = sqlx::AssertSqlSafe(format!("create database {name}"));
     sqlx::raw_sql(create).execute(&mut connection).await.unwrap();
     let url = format!("{}/{name}", server.rsplit_once('/').unwrap().0);
+    migrate(&url);
+    url
+}
+
+fn migrate(url: &str) {
     let migrated = Command::new(env!("CARGO_BIN_EXE_semel"))
-        .args(["migrate", "up", "--database", &url])
+        .args(["migrate", "up", "--database", url])
         .output()
         .unwrap();
     assert!(migrated.status.success(), "{}", String::from_utf8_lossy(&migrated.stderr));
-    Some(url)
 }

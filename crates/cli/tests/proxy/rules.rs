@@ -110,11 +110,53 @@ fn what_is_missing_or_wrong_is_named() {
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
         assert!(said.contains(words), "{arguments:?}: {said}");
     }
-    std::fs::write(folder.path().join("semel.toml"), "[proxy.route.a]\nkee = \"1h\"\n").unwrap();
+    let wrong = "[proxy]\nencryption_keys = \"hunter2\"\n[proxy.route.a]\nkee = \"1h\"\n";
+    std::fs::write(folder.path().join("semel.toml"), wrong).unwrap();
     let output = command(&path).args(["--config", "semel.toml"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(78), "{said}");
     assert!(said.contains("\"path\"") && said.contains("\"kee\""), "{said}");
+    assert!(said.contains("encryption_keys") && !said.contains("hunter2"), "{said}");
+}
+
+/// The old key reads until it is taken away; nothing is run again for what it wrote.
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_are_encrypted_and_the_key_can_be_changed() {
+    const OLD: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
+    const NEW: &str = "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=";
+    let folder = tempfile::tempdir().unwrap();
+    let (database, secrets) = (folder.path().join("keys.db"), folder.path().join("secrets"));
+    let store = format!("sqlite://{}", database.display());
+    migrate_up(&store, folder.path());
+    let upstream = Upstream::start().await;
+    let more = format!("encryption_keys_file = \"{}\"", secrets.display());
+    for (keys, status) in
+        [(OLD.to_owned(), 201), (format!("{NEW}\n{OLD}\n"), 201), (NEW.to_owned(), 409)]
+    {
+        std::fs::write(&secrets, keys).unwrap();
+        let proxy = Program::start(&upstream.address, &store, &more);
+        assert_eq!(proxy.client.post("/orders", Some("k"), "1").await.status, status);
+        let again = proxy.client.post("/orders", Some("k"), "1").await;
+        assert_eq!((again.status, again.is_replayed()), (status, status == 201));
+        if status == 409 {
+            assert_eq!(again.problem(), "not-retained");
+        }
+        assert!(!proxy.log().contains(OLD) && !proxy.log().contains(NEW));
+    }
+    assert_eq!(upstream.taken(), 1);
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        assert!(!bytes.windows(7).any(|part| part == b"\"order\""));
+    }
+}
+
+fn migrate_up(database: &str, folder: &std::path::Path) {
+    let up = Command::new(env!("CARGO_BIN_EXE_semel"))
+        .args(["migrate", "up", "--database", database])
+        .current_dir(folder)
+        .status()
+        .unwrap();
+    assert!(up.success());
 }
 
 #[test]
@@ -129,10 +171,5 @@ fn tables_that_are_missing_are_asked_for() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(78), "{said}");
     assert!(said.contains("semel migrate up"), "{said}");
-    let up = Command::new(env!("CARGO_BIN_EXE_semel"))
-        .args(["migrate", "up", "--database", "sqlite://keys.db"])
-        .current_dir(folder.path())
-        .status()
-        .unwrap();
-    assert!(up.success());
+    migrate_up("sqlite://keys.db", folder.path());
 }

@@ -32,7 +32,7 @@ fn tables_go_when_nothing_is_lost_by_it(folder: &Folder, url: &str) {
     assert!(message.contains(expected) && message.contains("semel dead"), "{message}");
 
     folder.configure("");
-    run(0, &["dead", "retry", "--all"]);
+    run(0, &["dead", "retry", "--all", "--yes"]);
     run(0, &["relay", "--drain"]);
     let message = migrate(64, &["down"]);
     assert!(message.contains("E-NOT-CONFIRMED") && message.contains("--yes"), "{message}");

@@ -174,10 +174,14 @@ async fn the_poller_relays_and_repairs(roles: &Roles) {
     let listed = roles.expect(0, "poller", &["dead", "list", "--output", "json"]);
     assert!(listed.contains("E-") || listed.contains("tenant"), "{listed}");
     roles.server.configure("");
-    assert!(roles.expect(0, "poller", &["dead", "retry", "--all"]).contains("1 events retried"));
+    assert!(
+        roles
+            .expect(0, "poller", &["dead", "retry", "--all", "--yes"])
+            .contains("1 events retried")
+    );
     roles.expect(0, "poller", &["relay", "--drain"]);
     assert_eq!(roles.published(), 4);
-    let replayed = roles.expect(0, "poller", &["replay", "--all", "--aggregate", "b"]);
+    let replayed = roles.expect(0, "poller", &["replay", "--all", "--yes", "--aggregate", "b"]);
     assert!(replayed.contains("1 events replayed"), "{replayed}");
     roles.expect(0, "poller", &["relay", "--drain"]);
     assert_eq!(roles.published(), 5);
@@ -211,7 +215,7 @@ async fn the_viewer_sees_all_but_payloads(roles: &Roles) {
     }
     let shown = roles.expect(0, "poller", &["events", "show", id.trim(), "--payload"]);
     assert!(shown.contains("secret-d"), "{shown}");
-    roles.expect(77, "viewer", &["dead", "retry", "--all"]);
+    roles.expect(77, "viewer", &["dead", "retry", "--all", "--yes"]);
     roles.expect(77, "viewer", &["relay", "--drain"]);
     roles.denied("viewer", &format!("select payload from {outbox}")).await;
     roles.denied("viewer", &format!("delete from {outbox}")).await;
@@ -228,7 +232,11 @@ async fn the_viewer_sees_all_but_payloads(roles: &Roles) {
 
 fn the_tailer_does_what_the_poller_does(roles: &Roles) {
     roles.server.configure("");
-    assert!(roles.expect(0, "tailer", &["dead", "retry", "--all"]).contains("1 events retried"));
+    assert!(
+        roles
+            .expect(0, "tailer", &["dead", "retry", "--all", "--yes"])
+            .contains("1 events retried")
+    );
     roles.expect(0, "tailer", &["relay", "--drain"]);
 }
 

@@ -3,10 +3,15 @@
 #![cfg(all(feature = "postgres", feature = "mysql"))]
 #![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests may panic")]
 
+mod applied;
 mod check;
 mod down;
+#[cfg(feature = "proxy")]
+mod examples;
 mod grants;
 mod on_publish;
 mod partitions;
+#[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod quickstart;
 mod refusals;
 mod server;

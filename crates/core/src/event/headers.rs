@@ -22,6 +22,20 @@ impl Headers {
     /// The name under which the W3C trace context travels.
     pub const TRACEPARENT: &'static str = "traceparent";
 
+    /// The name under which the rest of the trace context travels.
+    pub const TRACESTATE: &'static str = "tracestate";
+
+    /// The id of the event from which this one follows.
+    pub const CAUSATION_ID: &'static str = "causation_id";
+
+    /// What all events of one story share: the id of the first of them, unless somebody chose
+    /// another.
+    pub const CORRELATION_ID: &'static str = "correlation_id";
+
+    /// The number of the event among those of its aggregate; see
+    /// [`Event::with_sequence`](crate::Event::with_sequence).
+    pub const SEQUENCE: &'static str = "sequence";
+
     /// Adds a header, or replaces the one of the same name.
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<String>) {
         let mut name: String = name.into();

@@ -15,12 +15,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod cause;
 mod headers;
 mod id;
 mod payload;
 #[cfg(feature = "trace")]
 mod trace;
 
+pub use cause::within;
 pub use headers::Headers;
 pub use id::EventId;
 pub use payload::Payload;
@@ -68,17 +70,18 @@ pub struct Event {
 
 impl Event {
     /// An event with a new id, made now, with an empty JSON payload. With the feature `trace` it
-    /// belongs to the trace of the current span.
+    /// belongs to the trace of the current span. In a handler of a consumer it is
+    /// [caused by](Event::caused_by) what is handled.
     #[must_use]
     pub fn new(
         aggregate_type: impl Into<String>,
         aggregate_id: impl Into<String>,
         event_type: impl Into<String>,
     ) -> Self {
-        #[allow(unused_mut, reason = "changed with the feature `trace` only")]
         let mut event = Self::with_id(EventId::now(), aggregate_type, aggregate_id, event_type);
         #[cfg(feature = "trace")]
         trace::capture(&mut event.headers);
+        cause::capture(&mut event.headers);
         event
     }
 
@@ -138,6 +141,25 @@ impl Event {
     pub fn with_idempotency_key(mut self, key: impl Into<String>) -> Self {
         self.custom_key = Some(key.into());
         self
+    }
+
+    /// Numbers the event among those of its aggregate: its version, say. Numbers rise by one, so
+    /// that a consumer can tell what is stale and what is missing.
+    ///
+    /// ```
+    /// # use semel_core::Event;
+    /// let event = Event::new("order", "42", "OrderPlaced").with_sequence(3);
+    /// assert_eq!(event.sequence(), Some(3));
+    /// ```
+    #[must_use]
+    pub fn with_sequence(self, number: u64) -> Self {
+        self.with_header(Headers::SEQUENCE, number.to_string())
+    }
+
+    /// The number of the event among those of its aggregate, if it has one.
+    #[must_use]
+    pub fn sequence(&self) -> Option<u64> {
+        self.headers.get(Headers::SEQUENCE)?.parse().ok()
     }
 
     /// Holds the event back until `time`.

@@ -1,9 +1,45 @@
-//! The trace an event belongs to, taken from the span in which it is made.
+//! The trace an event belongs to: taken from the span in which it is made, and given to the spans
+//! in which it is sent and takes effect.
 
-use opentelemetry::trace::TraceContextExt;
+use opentelemetry::Context;
+use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState};
+use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use super::Headers;
+
+impl Headers {
+    /// Makes `span` a part of the trace that these headers carry; says whether they carry one.
+    ///
+    /// ```
+    /// # use semel_core::Headers;
+    /// let mut headers = Headers::default();
+    /// headers.set("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    /// assert!(headers.continue_trace(&tracing::info_span!("process")));
+    /// assert!(!Headers::default().continue_trace(&tracing::info_span!("process")));
+    /// ```
+    pub fn continue_trace(&self, span: &Span) -> bool {
+        let Some(parent) = self.get(Self::TRACEPARENT).and_then(parse) else { return false };
+        let state = self.get(Self::TRACESTATE).and_then(|state| state.parse::<TraceState>().ok());
+        let (trace, id, flags) = parent;
+        let remote = SpanContext::new(trace, id, flags, true, state.unwrap_or_default());
+        // Fails where nobody collects spans, and then there is nothing to do.
+        let _ = span.set_parent(Context::new().with_remote_span_context(remote));
+        true
+    }
+}
+
+/// A W3C trace parent. What later versions append is skipped, as they ask for.
+fn parse(parent: &str) -> Option<(TraceId, SpanId, TraceFlags)> {
+    let mut parts = parent.split('-');
+    let [version, trace, id, flags] = [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
+    if [version, trace, id, flags].map(str::len) != [2, 32, 16, 2] || version == "ff" {
+        return None;
+    }
+    let (trace, id) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(id).ok()?);
+    let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?);
+    (trace != TraceId::INVALID && id != SpanId::INVALID).then_some((trace, id, flags))
+}
 
 /// Adds the W3C trace context of the current span, if it belongs to a trace.
 pub(super) fn capture(headers: &mut Headers) {
@@ -17,7 +53,7 @@ pub(super) fn capture(headers: &mut Headers) {
     headers.set(Headers::TRACEPARENT, format!("00-{trace}-{id}-{flags:02x}"));
     let state = span.trace_state().header();
     if !state.is_empty() {
-        headers.set("tracestate", state);
+        headers.set(Headers::TRACESTATE, state);
     }
 }
 
@@ -29,6 +65,19 @@ mod tests {
 
     use super::*;
     use crate::event::Event;
+
+    #[test]
+    fn a_parent_that_is_none_starts_no_trace() {
+        let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        assert!(parse(good).is_some());
+        assert!(parse(&format!("{good}-later")).is_some());
+        let zero = "00-00000000000000000000000000000000-b7ad6b7169203331-01";
+        for wrong in
+            ["", "00", zero, &good[1..], &good.replace('a', "g"), &good.replace("00-", "ff-")]
+        {
+            assert!(parse(wrong).is_none(), "{wrong}");
+        }
+    }
 
     #[test]
     fn an_event_belongs_to_the_trace_of_its_span() {

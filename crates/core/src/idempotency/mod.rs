@@ -12,6 +12,7 @@ mod key;
 mod record;
 mod store;
 mod stored;
+mod transactional;
 
 pub use admin::{KeyAdmin, KeyPage, KeyState, KeyView};
 pub use decide::{AfterCrash, Refusal, Rules, Step, decide};
@@ -19,3 +20,4 @@ pub use key::{Fingerprint, ScopedKey};
 pub use record::Record;
 pub use store::{Claim, IdempotencyStore, Token};
 pub use stored::{Ending, Stored};
+pub use transactional::TransactionalKeys;

@@ -1,5 +1,6 @@
 //! The [`IdempotencyStore`] contract.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -54,6 +55,17 @@ pub trait IdempotencyStore: Send + Sync {
         lease: Duration,
     ) -> Result<Claim, Failure>;
 
+    /// The same as [`IdempotencyStore::claim`], from stores that need not wait for anything. `None`
+    /// means that nothing was done: ask by `claim`.
+    fn claim_at_once(
+        &self,
+        _key: &ScopedKey,
+        _fingerprint: &Fingerprint,
+        _lease: Duration,
+    ) -> Option<Result<Claim, Failure>> {
+        None
+    }
+
     /// Stores the result for `keep`, and ends the claim.
     ///
     /// # Errors
@@ -65,6 +77,18 @@ pub trait IdempotencyStore: Send + Sync {
         record: Record,
         keep: Duration,
     ) -> Result<Holding, Failure>;
+
+    /// The same as [`IdempotencyStore::complete`], from stores that need not wait for anything.
+    /// `None` means that nothing was done: ask by `complete`.
+    fn complete_at_once(
+        &self,
+        _key: &ScopedKey,
+        _token: Token,
+        _record: &Record,
+        _keep: Duration,
+    ) -> Option<Result<Holding, Failure>> {
+        None
+    }
 
     /// Extends the lease to `lease` from now. Zero ends it: the claim counts as abandoned, and the
     /// next one is fresh, with the next attempt number.
@@ -90,6 +114,45 @@ pub trait IdempotencyStore: Send + Sync {
     /// # Errors
     /// `Unavailable` when the store cannot be reached.
     async fn forget_expired(&self, limit: usize) -> Result<usize, Failure>;
+}
+
+#[async_trait]
+impl<S: IdempotencyStore + ?Sized> IdempotencyStore for Arc<S> {
+    async fn claim(
+        &self,
+        key: &ScopedKey,
+        fingerprint: &Fingerprint,
+        lease: Duration,
+    ) -> Result<Claim, Failure> {
+        (**self).claim(key, fingerprint, lease).await
+    }
+
+    async fn complete(
+        &self,
+        key: &ScopedKey,
+        token: Token,
+        record: Record,
+        keep: Duration,
+    ) -> Result<Holding, Failure> {
+        (**self).complete(key, token, record, keep).await
+    }
+
+    async fn renew(
+        &self,
+        key: &ScopedKey,
+        token: Token,
+        lease: Duration,
+    ) -> Result<Holding, Failure> {
+        (**self).renew(key, token, lease).await
+    }
+
+    async fn release(&self, key: &ScopedKey, token: Token) -> Result<Holding, Failure> {
+        (**self).release(key, token).await
+    }
+
+    async fn forget_expired(&self, limit: usize) -> Result<usize, Failure> {
+        (**self).forget_expired(limit).await
+    }
 }
 
 /// The answer to a claim.

@@ -104,6 +104,27 @@ impl AdminStore for MemoryDatabase {
         }
         Ok(old.len())
     }
+
+    async fn latest(
+        &self,
+        filter: &Filter,
+        before: Option<Cursor>,
+        limit: usize,
+    ) -> Result<Page, Failure> {
+        let committed = self.committed();
+        let earlier = |number: u64| before.is_none_or(|Cursor(last)| number < last);
+        let mut found: Vec<_> = committed
+            .log
+            .iter()
+            .filter(|(number, _)| earlier(*number))
+            .map(|(number, row)| (number, view(&committed, number, row)))
+            .filter(|(_, view)| filter.matches(&view.event, view.state))
+            .collect();
+        let more = found.len() > limit;
+        let shown = found.split_off(found.len().saturating_sub(limit));
+        let next = shown.first().filter(|_| more).map(|(number, _)| Cursor(*number));
+        Ok(Page { events: shown.into_iter().rev().map(|(_, view)| view).collect(), next })
+    }
 }
 
 impl MemoryDatabase {

@@ -9,9 +9,11 @@ use jiff::Timestamp;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use super::changes::Changes;
+use super::letters::Letters;
 use super::{MemoryOutbox, lock};
 use crate::clock::{Clock, SystemClock};
 use crate::event::{Event, EventId};
+use crate::insight::AuditEntry;
 
 /// A database in memory. Clones share the same data.
 ///
@@ -50,6 +52,10 @@ pub(super) struct Committed {
     /// Who owns the outbox: the source opened last. Older ones are fenced off.
     pub(super) epoch: u64,
     pub(super) inbox: HashMap<(String, EventId), Seen>,
+    /// What operators changed.
+    pub(super) audit: Vec<AuditEntry>,
+    pub(super) marks: HashMap<(String, String), u64>,
+    pub(super) letters: Letters,
     numbers: BTreeMap<String, i64>,
 }
 
@@ -140,6 +146,8 @@ impl MemoryDatabase {
             idempotency_keys: HashSet::new(),
             numbers: BTreeMap::new(),
             inbox: HashMap::new(),
+            marks: HashMap::new(),
+            letters: None,
         }
     }
 
@@ -237,6 +245,12 @@ pub(super) fn owned_lane(event: &Event) -> OwnedLane {
 }
 
 impl Log {
+    /// How many events were ever written, and how many of those left the log.
+    pub(super) fn progress(&self) -> (u64, u64) {
+        let written = self.first + self.rows.len() as u64;
+        (written, self.first_open.min(written))
+    }
+
     fn push(&mut self, event: Event, now: Timestamp) {
         let scheduled = event.available_at.is_some_and(|due| due > now);
         let (event, behind) = (Arc::new(event), self.end());
@@ -304,6 +318,9 @@ pub struct MemoryTx {
     pub(super) idempotency_keys: HashSet<String>,
     numbers: BTreeMap<String, i64>,
     pub(super) inbox: HashMap<(String, EventId), Option<Bytes>>,
+    pub(super) marks: HashMap<(String, String), u64>,
+    /// All letters, once they were looked at.
+    pub(super) letters: Option<Letters>,
 }
 
 impl MemoryTx {
@@ -332,6 +349,10 @@ impl MemoryTx {
             }
             for (key, result) in self.inbox {
                 committed.inbox.insert(key, Seen { at: now, result });
+            }
+            committed.marks.extend(self.marks);
+            if let Some(letters) = self.letters {
+                committed.letters = letters;
             }
         }
         self.database.announce_change();

@@ -101,44 +101,69 @@ impl MemoryKeys {
         lock(&self.shards[usize::from(key.as_bytes()[0]) % SHARDS])
     }
 
-    /// Puts an entry in place of what was there.
-    fn put(&self, shard: &mut Shard, key: &ScopedKey, entry: Entry) {
-        self.bytes.fetch_add(entry.bytes(), Ordering::Relaxed);
-        let before = shard.insert(*key, entry);
-        self.bytes.fetch_sub(before.map_or(0, |entry| entry.bytes()), Ordering::Relaxed);
-    }
-
     fn remove(&self, shard: &mut Shard, key: &ScopedKey) {
         let removed = shard.remove(key).map_or(0, |entry| entry.bytes());
         self.bytes.fetch_sub(removed, Ordering::Relaxed);
     }
 
-    /// Lets the owner of a live claim change it.
+    fn claim_now(
+        &self,
+        key: &ScopedKey,
+        fingerprint: &Fingerprint,
+        lease: Duration,
+    ) -> Result<Claim, Failure> {
+        let now = self.clock.now();
+        if self.is_full() && !self.shard(key).contains_key(key) && !self.makes_room(now) {
+            return Err(full(self.max_bytes));
+        }
+        let mut shard = self.shard(key);
+        let present = shard.get_mut(key);
+        let attempt = match attempt(present.as_deref(), fingerprint, now) {
+            Ok(attempt) => attempt,
+            Err(claim) => return Ok(claim),
+        };
+        let token = Token(self.last_token.fetch_add(1, Ordering::Relaxed) + 1);
+        let state = State::Running { token, attempt, until: later(now, lease) };
+        let entry = Entry { fingerprint: *fingerprint, state };
+        self.bytes.fetch_add(entry.bytes(), Ordering::Relaxed);
+        match present {
+            Some(present) => {
+                let before = std::mem::replace(present, entry);
+                self.bytes.fetch_sub(before.bytes(), Ordering::Relaxed);
+            }
+            None => drop(shard.insert(*key, entry)),
+        }
+        Ok(Claim::Fresh { token, attempt })
+    }
+
+    /// Lets the owner of a live claim change its state.
     fn change(
         &self,
         key: &ScopedKey,
         shown: Token,
-        change: impl FnOnce(&mut Shard, Timestamp),
+        change: impl FnOnce(&mut State, Timestamp),
     ) -> Holding {
         let now = self.clock.now();
         let mut shard = self.shard(key);
-        let owns = shard.get(key).is_some_and(|entry| {
-            matches!(entry.state, State::Running { token, until, .. } if token == shown && now < until)
-        });
-        if !owns {
+        let Some(entry) = shard.get_mut(key).filter(|entry| entry.is_held(shown, now)) else {
             return Holding::Lost;
-        }
-        change(&mut shard, now);
+        };
+        let before = entry.bytes();
+        change(&mut entry.state, now);
+        self.bytes.fetch_add(entry.bytes(), Ordering::Relaxed);
+        self.bytes.fetch_sub(before, Ordering::Relaxed);
         Holding::Held
     }
 
-    /// Whether a new key has room, if need be after expired ones were forgotten.
-    fn has_room(&self, now: Timestamp) -> bool {
-        let is_full = || self.bytes.load(Ordering::Relaxed) + ENTRY_BYTES > self.max_bytes;
-        if is_full() {
-            self.forget(now, usize::MAX);
-        }
-        !is_full()
+    /// Whether a new key has no room.
+    fn is_full(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) + ENTRY_BYTES > self.max_bytes
+    }
+
+    /// Whether a new key has room once expired ones are forgotten.
+    fn makes_room(&self, now: Timestamp) -> bool {
+        self.forget(now, usize::MAX);
+        !self.is_full()
     }
 
     fn forget(&self, now: Timestamp, limit: usize) -> usize {
@@ -180,6 +205,11 @@ impl Entry {
         }
     }
 
+    /// Whether this token holds a lease that has not run out.
+    fn is_held(&self, shown: Token, now: Timestamp) -> bool {
+        matches!(self.state, State::Running { token, until, .. } if token == shown && now < until)
+    }
+
     fn bytes(&self) -> usize {
         match &self.state {
             State::Running { .. } => ENTRY_BYTES,
@@ -213,20 +243,16 @@ impl IdempotencyStore for MemoryKeys {
         fingerprint: &Fingerprint,
         lease: Duration,
     ) -> Result<Claim, Failure> {
-        let now = self.clock.now();
-        let is_known = self.shard(key).contains_key(key);
-        if !is_known && !self.has_room(now) {
-            return Err(full(self.max_bytes));
-        }
-        let mut shard = self.shard(key);
-        let attempt = match attempt(shard.get(key), fingerprint, now) {
-            Ok(attempt) => attempt,
-            Err(claim) => return Ok(claim),
-        };
-        let token = Token(self.last_token.fetch_add(1, Ordering::Relaxed) + 1);
-        let state = State::Running { token, attempt, until: later(now, lease) };
-        self.put(&mut shard, key, Entry { fingerprint: *fingerprint, state });
-        Ok(Claim::Fresh { token, attempt })
+        self.claim_now(key, fingerprint, lease)
+    }
+
+    fn claim_at_once(
+        &self,
+        key: &ScopedKey,
+        fingerprint: &Fingerprint,
+        lease: Duration,
+    ) -> Option<Result<Claim, Failure>> {
+        Some(self.claim_now(key, fingerprint, lease))
     }
 
     async fn complete(
@@ -236,12 +262,21 @@ impl IdempotencyStore for MemoryKeys {
         record: Record,
         keep: Duration,
     ) -> Result<Holding, Failure> {
-        Ok(self.change(key, token, |shard, now| {
-            if let Some(fingerprint) = shard.get(key).map(|entry| entry.fingerprint) {
-                let state = State::Done { record, until: later(now, keep) };
-                self.put(shard, key, Entry { fingerprint, state });
-            }
+        Ok(self.change(key, token, |state, now| {
+            *state = State::Done { record, until: later(now, keep) };
         }))
+    }
+
+    fn complete_at_once(
+        &self,
+        key: &ScopedKey,
+        token: Token,
+        record: &Record,
+        keep: Duration,
+    ) -> Option<Result<Holding, Failure>> {
+        Some(Ok(self.change(key, token, |state, now| {
+            *state = State::Done { record: record.clone(), until: later(now, keep) };
+        })))
     }
 
     async fn renew(
@@ -250,15 +285,21 @@ impl IdempotencyStore for MemoryKeys {
         token: Token,
         lease: Duration,
     ) -> Result<Holding, Failure> {
-        Ok(self.change(key, token, |shard, now| {
-            if let Some(Entry { state: State::Running { until, .. }, .. }) = shard.get_mut(key) {
+        Ok(self.change(key, token, |state, now| {
+            if let State::Running { until, .. } = state {
                 *until = later(now, lease);
             }
         }))
     }
 
     async fn release(&self, key: &ScopedKey, token: Token) -> Result<Holding, Failure> {
-        Ok(self.change(key, token, |shard, _| self.remove(shard, key)))
+        let now = self.clock.now();
+        let mut shard = self.shard(key);
+        if !shard.get(key).is_some_and(|entry| entry.is_held(token, now)) {
+            return Ok(Holding::Lost);
+        }
+        self.remove(&mut shard, key);
+        Ok(Holding::Held)
     }
 
     async fn forget_expired(&self, limit: usize) -> Result<usize, Failure> {

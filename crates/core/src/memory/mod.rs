@@ -3,7 +3,7 @@
 //!
 //! | contract | type |
 //! |---|---|
-//! | [`OutboxWriter`](crate::OutboxWriter), [`InboxStore`](crate::InboxStore), [`AdminStore`](crate::AdminStore) | [`MemoryDatabase`] with [`MemoryTx`] |
+//! | [`OutboxWriter`](crate::OutboxWriter), [`InboxStore`](crate::InboxStore), [`DeadLetters`](crate::DeadLetters), [`Marks`](crate::Marks), [`AdminStore`](crate::AdminStore), [`Insight`](crate::Insight) | [`MemoryDatabase`] with [`MemoryTx`] |
 //! | [`Source`](crate::Source) | [`MemoryOutbox`] (from a database), [`MemorySubscription`] (from a broker) |
 //! | [`Sink`](crate::Sink) | [`MemoryBroker`] |
 //! | [`IdempotencyStore`](crate::IdempotencyStore) | [`MemoryKeys`] |
@@ -19,7 +19,10 @@ mod clock;
 mod database;
 mod group;
 mod inbox;
+mod insight;
 mod keys;
+mod letters;
+mod marks;
 mod outbox;
 mod poll;
 mod subscription;

@@ -25,7 +25,8 @@ use super::refusal::Refusal;
 use super::{Peer, hops};
 use crate::attempt::Attempt;
 use crate::body::Body;
-use crate::headers::{ATTEMPT, FENCE};
+use crate::headers::{ATTEMPT, FENCE, KEEP, VERDICT};
+use crate::verdict::{Retention, Verdict};
 
 /// The service behind the proxy.
 ///
@@ -116,6 +117,7 @@ impl Upstream {
         };
         let mut response = answered.map_err(|error| judge(&error))?;
         hops::take_out(response.headers_mut());
+        heed_directives(&mut response);
         *response.version_mut() = Version::HTTP_11;
         Ok(response.map(|body| Answer::upstream(body, patience)))
     }
@@ -140,10 +142,11 @@ impl Upstream {
         if self.settings.http2 {
             let host = headers.remove(header::HOST);
             headers.extend(host.map(|host| (FORWARDED_HOST, host)));
-            headers.insert(header::TE, HeaderValue::from_static("trailers"));
         } else {
             join_cookies(headers);
+            headers.insert(header::CONNECTION, HeaderValue::from_static("te"));
         }
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
         if let Some(attempt) = attempt {
             headers.insert(ATTEMPT, attempt.number().into());
             headers.insert(FENCE, attempt.token().0.into());
@@ -181,6 +184,27 @@ fn judge(error: &Error) -> Refusal {
 fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// What the upstream says about its answer goes to the layer, and never to the client.
+fn heed_directives(response: &mut Response<Incoming>) {
+    let headers = response.headers_mut();
+    let verdict = headers.remove(VERDICT);
+    let verdict = verdict.as_ref().and_then(|value| match value.as_bytes() {
+        b"final" => Some(Verdict::Final),
+        b"retryable" => Some(Verdict::Retryable),
+        b"unknown" => Some(Verdict::Unknown),
+        b"not-started" => Some(Verdict::NotStarted),
+        _ => None,
+    });
+    let keep = headers.remove(KEEP);
+    let keep = keep.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
+    if let Some(verdict) = verdict {
+        response.extensions_mut().insert(verdict);
+    }
+    if let Some(seconds) = keep {
+        response.extensions_mut().insert(Retention(Duration::from_secs(seconds)));
+    }
 }
 
 fn length(body: &Body<Incoming>) -> Option<u64> {

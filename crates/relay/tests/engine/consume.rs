@@ -65,7 +65,11 @@ async fn one_failure_undoes_the_batch_and_only_that_message_waits() {
         tx.add(name(message), 1);
         let stumbles = name(message) == "b:1" && tries.fetch_add(1, Ordering::Relaxed) < 3;
         Box::pin(async move {
-            if stumbles { Err(Failure::transient("E-TEST", "busy")) } else { Ok(Bytes::new()) }
+            if stumbles {
+                Err(Failure::transient("E-TEST", "busy").into())
+            } else {
+                Ok(Bytes::new())
+            }
         })
     });
     let report = consumer(&broker, &database, handler).drain(Stop::never()).await.unwrap();
@@ -83,7 +87,7 @@ async fn poison_becomes_a_dead_letter_and_the_rest_goes_on() {
         let poison = name(message) == "a:1";
         Box::pin(async move {
             if poison {
-                Err(Failure::transient("E-TEST", "cannot parse"))
+                Err(Failure::transient("E-TEST", "cannot parse").into())
             } else {
                 Ok(Bytes::new())
             }

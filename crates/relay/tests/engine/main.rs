@@ -11,6 +11,7 @@
 mod alert;
 mod bounds;
 mod consume;
+mod consumer;
 mod contained;
 mod fanout;
 mod group;

@@ -79,7 +79,7 @@ async fn relay_and_consume() {
     let handler = handler_fn(|_: &mut MemoryTx, message: &Message| {
         let poison = message.event.event_type == "Poison";
         Box::pin(async move {
-            if poison { Err(Failure::refused("E-TEST", "poison")) } else { Ok(Bytes::new()) }
+            if poison { Err(Failure::refused("E-TEST", "poison").into()) } else { Ok(Bytes::new()) }
         })
     });
     let consumer = Consumer::new("payments", database, handler);

@@ -14,6 +14,7 @@ fn verdicts(published: Published) -> Vec<&'static str> {
         Verdict::Confirmed => "confirmed",
         Verdict::Failed(_) => "failed",
         Verdict::Behind => "behind",
+        Verdict::Buried(_) => "buried",
     };
     verdicts.iter().map(word).collect()
 }

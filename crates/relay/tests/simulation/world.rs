@@ -284,7 +284,7 @@ impl World {
         let world = self.clone();
         let handler = handler_fn(move |tx: &mut MemoryTx, message: &Message| {
             let result = world.take_effect(tx, message);
-            Box::pin(std::future::ready(result))
+            Box::pin(std::future::ready(result.map_err(Into::into)))
         });
         let consumer = Consumer::new("payments", inbox, handler);
         self.build("consumer", Box::new(source), consumer)

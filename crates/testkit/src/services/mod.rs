@@ -7,6 +7,7 @@ pub use private::Private;
 use std::env;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
+use std::path::PathBuf;
 use std::thread;
 
 /// A server that tests need.
@@ -136,6 +137,28 @@ pub(crate) fn in_ci() -> bool {
 pub(crate) fn announce(line: &str) {
     // In one piece, so that lines of parallel tests do not mix; a closed stderr fails no test.
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// The driver of a real browser, by the W3C protocol; nothing when there is none, which is reported as
+/// by [`service()`].
+///
+/// ```no_run
+/// # use semel_testkit::services::browser_driver;
+/// let Some(driver) = browser_driver() else { return };
+/// std::process::Command::new(driver).arg("--port=0").spawn().unwrap();
+/// ```
+///
+/// # Panics
+/// When `CI` is `true` and there is none.
+#[must_use]
+pub fn browser_driver() -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut files = env::split_paths(&path).map(|folder| folder.join("chromedriver"));
+    let found = files.find(|file| file.exists());
+    if found.is_none() {
+        report_missing("chromium", "there is no chromedriver");
+    }
+    found
 }
 
 fn report_missing(what: &str, reason: &str) {

@@ -44,6 +44,8 @@ macro_rules! admin_suite {
             lanes_that_wait_are_counted
             a_listing_is_oldest_first_and_filtered
             pages_are_complete_and_stable
+            the_latest_pages_are_complete
+            what_failed_is_summed_up
             one_event_is_found_by_its_id
             a_retried_dead_event_goes_ahead_of_its_lane
             a_retried_dead_event_that_parked_nothing_comes_again

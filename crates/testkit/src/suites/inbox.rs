@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use semel_core::inbox::{Processed, Seen, process_once};
+use semel_core::inbox::{Processed, Seen};
 use semel_core::{EventId, Failure, InboxStore};
 
 use crate::probe::{Probe, Ran};
@@ -27,6 +27,14 @@ pub trait InboxProbe: Probe {
 
     /// How many effects are committed.
     fn effects(&self) -> impl Future<Output = u64> + Send;
+
+    /// Whether ids stay until [`forget`](InboxStore::forget) is called.
+    ///
+    /// # Errors
+    /// Why not.
+    fn keeps_ids(&self) -> Ran {
+        Ok(())
+    }
 }
 
 /// One test per scenario of the [`InboxStore`](semel_core::InboxStore) contract, for an
@@ -37,6 +45,7 @@ macro_rules! inbox_suite {
         $crate::stamp_suite! { inbox, $probe,
             the_second_record_is_a_duplicate
             the_second_record_in_one_transaction_is_a_duplicate
+            several_records_at_once_say_which_were_new
             a_duplicate_gets_the_stored_result
             the_last_stored_result_counts
             each_consumer_has_its_own_effect
@@ -77,6 +86,23 @@ pub async fn the_second_record_in_one_transaction_is_a_duplicate<P: InboxProbe>(
     assert_eq!(again, Seen::Duplicate { result: Some("paid".into()) });
     store.commit(tx).await.expect("commit");
     assert_eq!(record(&**probe, "payments", id).await, again);
+    Ok(())
+}
+
+/// Ids that were known, and those that come again in the same call, are not new.
+pub async fn several_records_at_once_say_which_were_new<P: InboxProbe>(probe: &Arc<P>) -> Ran {
+    let (store, [known, one, two]) = (probe.store(), [(); 3].map(|()| EventId::now()));
+    record(&**probe, "payments", known).await;
+    record(&**probe, "stock", one).await;
+    let mut tx = store.begin().await.expect("begin");
+    let ids = [one, known, two, one, two];
+    let new = store.record_all(&mut tx, "payments", &ids).await.expect("record_all");
+    assert_eq!(new, [true, false, true, false, false]);
+    assert!(store.record_all(&mut tx, "payments", &[]).await.expect("record_all").is_empty());
+    store.store_result(&mut tx, "payments", two, "paid".into()).await.expect("store_result");
+    store.commit(tx).await.expect("commit");
+    let seen = record(&**probe, "payments", two).await;
+    assert_eq!(seen, Seen::Duplicate { result: Some("paid".into()) });
     Ok(())
 }
 
@@ -154,13 +180,14 @@ pub async fn a_failed_effect_can_be_tried_again<P: InboxProbe>(probe: &Arc<P>) -
     let (store, id) = (probe.store(), EventId::now());
     let mut tx = store.begin().await.expect("begin");
     let inner = Arc::clone(probe);
-    let failed = process_once(store, &mut tx, "payments", id, move |tx| {
-        Box::pin(async move {
-            inner.take_effect(tx).await;
-            Err(Failure::transient("E-TEST", "the card terminal is busy"))
+    let failed = store
+        .process(&mut tx, "payments", id, move |tx| {
+            Box::pin(async move {
+                inner.take_effect(tx).await;
+                Err(Failure::transient("E-TEST", "the card terminal is busy"))
+            })
         })
-    })
-    .await;
+        .await;
     assert_eq!(failed.expect_err("the effect's own error").code(), "E-TEST");
     store.rollback(tx).await;
 
@@ -226,6 +253,7 @@ pub async fn concurrent_messages_all_take_effect<P: InboxProbe>(probe: &Arc<P>) 
 
 /// Ids recorded longer ago than `age`, by the store's clock, are forgotten; others are not.
 pub async fn old_ids_are_forgotten_and_young_ones_kept<P: InboxProbe>(probe: &Arc<P>) -> Ran {
+    probe.keeps_ids()?;
     let (old, young) = (EventId::now(), EventId::now());
     record(&**probe, "payments", old).await;
     record(&**probe, "stock", old).await;
@@ -240,6 +268,7 @@ pub async fn old_ids_are_forgotten_and_young_ones_kept<P: InboxProbe>(probe: &Ar
 
 /// One call forgets at most `limit`, so that clean-up never holds anybody up.
 pub async fn at_most_the_limit_is_forgotten<P: InboxProbe>(probe: &Arc<P>) -> Ran {
+    probe.keeps_ids()?;
     for _ in 0..7 {
         record(&**probe, "payments", EventId::now()).await;
     }
@@ -252,6 +281,7 @@ pub async fn at_most_the_limit_is_forgotten<P: InboxProbe>(probe: &Arc<P>) -> Ra
 
 /// A message that comes again after that takes effect again.
 pub async fn what_was_forgotten_takes_effect_again<P: InboxProbe>(probe: &Arc<P>) -> Ran {
+    probe.keeps_ids()?;
     let id = EventId::now();
     once(probe, "payments", id, b"first").await;
     probe.pass(P::TICK * 2).await;
@@ -281,14 +311,15 @@ async fn once<P: InboxProbe>(
     let store = probe.store();
     let (inner, result) = (Arc::clone(probe), result.to_vec());
     let mut tx = store.begin().await.expect("begin");
-    let processed = process_once(store, &mut tx, consumer, id, move |tx| {
-        Box::pin(async move {
-            inner.take_effect(tx).await;
-            Ok::<_, Failure>(result.into())
+    let processed = store
+        .process(&mut tx, consumer, id, move |tx| {
+            Box::pin(async move {
+                inner.take_effect(tx).await;
+                Ok::<_, Failure>(result.into())
+            })
         })
-    })
-    .await
-    .expect("processed");
+        .await
+        .expect("processed");
     store.commit(tx).await.expect("commit");
     processed
 }

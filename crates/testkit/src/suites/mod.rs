@@ -8,6 +8,7 @@
 //! | [`Source`](semel_core::Source) of a broker, beside that | [`subscription`] | [`subscription_suite!`](crate::subscription_suite) |
 //! | [`Sink`](semel_core::Sink) | [`sink`] | [`sink_suite!`](crate::sink_suite) |
 //! | [`InboxStore`](semel_core::InboxStore) | [`inbox`] | [`inbox_suite!`](crate::inbox_suite) |
+//! | [`DeadLetters`](semel_core::DeadLetters), [`Marks`](semel_core::Marks) | [`letters`] | [`letters_suite!`](crate::letters_suite) |
 //! | [`IdempotencyStore`](semel_core::IdempotencyStore) | [`idempotency`] | [`idempotency_suite!`](crate::idempotency_suite) |
 //! | [`AdminStore`](semel_core::AdminStore) | [`admin`] | [`admin_suite!`](crate::admin_suite) |
 //! | [`Coordinator`](semel_core::coordination::Coordinator) | [`coordination`] | [`coordination_suite!`](crate::coordination_suite) |
@@ -18,6 +19,8 @@ pub mod clock;
 pub mod coordination;
 pub mod idempotency;
 pub mod inbox;
+pub mod insight;
+pub mod letters;
 pub mod outbox;
 pub mod sink;
 pub mod source;
@@ -63,6 +66,7 @@ mod tests {
         &[include_str!("subscription.rs")],
         &[include_str!("sink.rs")],
         &[include_str!("inbox.rs")],
+        &[include_str!("letters.rs")],
         &[
             include_str!("idempotency.rs"),
             include_str!("idempotency/admin.rs"),

@@ -386,7 +386,7 @@ mod tests {
 
     /// The topic may hold records of somebody else.
     #[test]
-    fn any_record_is_read_or_passed() {
+    fn fuzzed_any_record_is_read_or_passed() {
         let key = written(&journal(1, 3), Kind::Live, 12, &[EventId::now()]).0;
         let examples = [key, mark((0, 1)), "4294967295-of-4294967295 old 7".into()];
         semel_testkit::fuzz::fuzz(&examples, |record| {

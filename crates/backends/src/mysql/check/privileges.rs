@@ -50,6 +50,7 @@ const NEEDED: &[(&str, &str, &[&str])] = &[
     ("semel_share", "pipeline", ALL),
     ("semel_mapped", "pipeline", ALL),
     ("semel_mapped_parked", "pipeline", ALL),
+    ("semel_audit", "pipeline", &["SELECT", "INSERT"]),
 ];
 const ALL: &[&str] = &["SELECT", "INSERT", "UPDATE", "DELETE"];
 

@@ -204,3 +204,16 @@ CREATE TABLE IF NOT EXISTS semel_share (
     PRIMARY KEY (pipeline, share)
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4
 /*M! COLLATE = utf8mb4_nopad_bin */ /*!80017 COLLATE = utf8mb4_0900_bin */;
+
+-- What operators changed, from the page or the API.
+CREATE TABLE IF NOT EXISTS semel_audit (
+    id         BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    changed_at DATETIME(6) NOT NULL,
+    who        VARCHAR(255) NOT NULL,
+    what       VARCHAR(100) NOT NULL,
+    pipeline   VARCHAR(255) NOT NULL,
+    -- Which events were chosen, in words.
+    filter     MEDIUMTEXT NOT NULL,
+    -- How many there were; null when the change was begun and not concluded.
+    events     BIGINT UNSIGNED
+) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4;

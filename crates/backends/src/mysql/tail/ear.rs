@@ -181,7 +181,7 @@ mod tests {
 
     /// Whatever a server sends: it is understood, or the session ends with an error.
     #[test]
-    fn any_event_is_heard_or_an_error() {
+    fn fuzzed_any_event_is_heard_or_an_error() {
         let mut examples = vec![vec![WRITE, 0], vec![COMMIT, 0]];
         for data in [table("shop", "semel_outbox"), table("shop", "orders")] {
             examples.push([&[TABLE], &*data].concat());

@@ -5,13 +5,14 @@ use semel_core::diagnosis::{Finding, Log, Needs};
 use sqlx::PgConnection;
 
 use super::super::error::failure;
+use super::super::store::DEFAULT_LOG_BUDGET;
 use super::super::tail::{behind_a_pooler, publication_sql_for};
 use super::{literal, quoted};
 
 /// What it means when the log cannot be tailed.
 fn effect(needs: &Needs) -> &'static str {
     match needs.log {
-        Log::Required => "the relay does not start: mode = \"tail\" insists on the log",
+        Log::Required => "the relay does not start: mode = \"tail\" and messages insist on the log",
         _ => "events are published all the same, found at the poll interval instead of at once",
     }
 }
@@ -50,7 +51,8 @@ pub(super) async fn look(
         findings.push(level(look.0, &look.1, needs));
         findings.push(replication(look.2, &user, needs));
         findings.push(slots(&look, needs));
-        findings.push(keep(look.8));
+        findings.push(keep(look.8, needs));
+        findings.push(budget(&mut *connection, needs).await?);
     }
     slots_left(connection, findings).await
 }
@@ -129,8 +131,13 @@ fn slots(look: &Look, needs: &Needs) -> Finding {
         .with_sql(sql.join("\n"))
 }
 
-fn keep(megabytes: i64) -> Finding {
+fn keep(megabytes: i64, needs: &Needs) -> Finding {
     const CODE: &str = "wal-keep";
+    if megabytes >= 0 && needs.messages {
+        return Finding::advice(CODE, format!("a slot holds back {megabytes} MiB of log at most"))
+            .means("while no relay runs, messages beyond that are lost")
+            .fixed_by("let it be more than is written in the longest time without a relay");
+    }
     if megabytes >= 0 {
         return Finding::good(CODE, format!("a slot holds back {megabytes} MiB of log at most"));
     }
@@ -143,12 +150,35 @@ fn keep(megabytes: i64) -> Finding {
         .with_sql("alter system set max_slot_wal_keep_size = '10GB';\nselect pg_reload_conf();")
 }
 
+/// How much may be held back for a relay that tails, and how much is.
+async fn budget(connection: &mut PgConnection, needs: &Needs) -> Result<Finding, Failure> {
+    const CODE: &str = "log-budget";
+    const HELD: &str = "\
+select coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)), 0)::bigint
+from pg_replication_slots
+where temporary and database = current_database() and slot_name like 'semel\\_%'";
+    const MIB: u64 = 1024 * 1024;
+    let held: i64 = sqlx::query_scalar(HELD)
+        .fetch_one(connection)
+        .await
+        .map_err(failure("look at the replication slots"))?;
+    let (held, budget) = (held.unsigned_abs(), needs.log_budget.unwrap_or(DEFAULT_LOG_BUDGET));
+    let what = format!("{} of {} MiB of log are held back by relays", held / MIB, budget / MIB);
+    if held <= budget {
+        return Ok(Finding::good(CODE, what));
+    }
+    Ok(Finding::advice(CODE, what)
+        .means("the slot is given back, and events are found at the poll interval")
+        .fixed_by("end transactions that are open for long, or raise log_budget of the source"))
+}
+
 /// Slots that nobody reads, with the bytes they hold back.
 const LEFT: &str = "\
 select slot_name::text, coalesce(wal_status, 'lost'),
     coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,
     database = current_database() and slot_name like 'semel\\_%' is true
-from pg_replication_slots where not active order by 3 desc, 1";
+from pg_replication_slots where not active and slot_name !~ '^semel_messages_[0-9]+$'
+order by 3 desc, 1";
 
 async fn slots_left(
     connection: &mut PgConnection,
@@ -200,7 +230,7 @@ pub(super) async fn publication(
     findings: &mut Vec<Finding>,
 ) -> Result<(), Failure> {
     const CODE: &str = "publication";
-    if needs.log == Log::Unread {
+    if needs.log == Log::Unread || needs.messages && needs.pipelines.is_empty() {
         return Ok(());
     }
     let (version, exists, tells, tells_more, is_filtered): (i32, bool, bool, bool, bool) =

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `server`, `durability`, `autovacuum` | `server.rs` |
 //! | `schema`, `sequence`, `replica-identity`, `partitions` | `tables.rs` |
-//! | `wal-level`, `replication`, `slots`, `slot-left`, `wal-keep`, `publication`, `pooler` | `log.rs` |
+//! | `wal-level`, `replication`, `slots`, `slot-left`, `wal-keep`, `log-budget`, `publication`, `pooler` | `log.rs` |
+//! | `messages` | `messages.rs` |
 //! | `privileges`, `excess` | `privileges.rs` |
 //! | `transactions`, `prepared` | `transactions.rs` |
 
 mod log;
+mod messages;
 mod privileges;
 mod server;
 mod tables;
@@ -42,6 +44,9 @@ impl Diagnose for PostgresStore {
                 tables::look(&mut step, &mut findings).await?;
             }
             log::publication(&mut step, needs, &mut findings).await?;
+            if needs.messages {
+                messages::look(&mut step, &mut findings).await?;
+            }
         }
         log::look(&mut step, self.is_pooled(), needs, &mut findings).await?;
         transactions::look(&mut step, needs, &mut findings).await?;

@@ -22,6 +22,7 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("share", &["select", "insert", "update", "delete"]),
     ("mapped", &["select", "insert", "update", "delete"]),
     ("mapped_parked", &["select", "insert", "update", "delete"]),
+    ("audit", &["select", "insert"]),
     ("readable", &["select"]),
     ("events", &["select"]),
 ];

@@ -349,3 +349,16 @@ create table semel.share (
     until    timestamptz not null,
     primary key (pipeline, share)
 ) with (fillfactor = 20);
+
+-- What operators changed, from the page or the API.
+create table semel.audit (
+    id       bigint generated always as identity primary key,
+    at       timestamptz not null default clock_timestamp(),
+    who      text not null,
+    what     text not null,
+    pipeline text not null,
+    -- Which events were chosen, in words.
+    filter   text not null,
+    -- How many there were; null when the change was begun and not concluded.
+    events   bigint
+);

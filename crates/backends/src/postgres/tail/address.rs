@@ -5,11 +5,14 @@ use semel_core::Failure;
 use sqlx::ConnectOptions;
 use sqlx::postgres::{PgConnectOptions, PgSslMode};
 
-use super::publication::PUBLICATION;
 use super::refusal::no_tls;
 
 /// The same server, user and database as those of the pool.
-pub(super) fn config(options: &PgConnectOptions, slot: &str) -> Result<ReplicationConfig, Failure> {
+pub(in super::super) fn config(
+    options: &PgConnectOptions,
+    slot: &str,
+    publication: &str,
+) -> Result<ReplicationConfig, Failure> {
     crate::crypto::choose_provider();
     let socket = options.get_socket().map(|socket| socket.to_string_lossy().into_owned());
     let user = options.get_username();
@@ -36,7 +39,7 @@ pub(super) fn config(options: &PgConnectOptions, slot: &str) -> Result<Replicati
         url.password().map(decode).unwrap_or_default(),
         options.get_database().unwrap_or(user),
         slot,
-        PUBLICATION,
+        publication,
     );
     Ok(config.with_port(options.get_port()).with_tls(tls))
 }
@@ -80,7 +83,7 @@ mod tests {
     use super::*;
 
     fn of(url: &str) -> ReplicationConfig {
-        config(&url.parse().unwrap(), "slot").unwrap()
+        config(&url.parse().unwrap(), "slot", "publication").unwrap()
     }
 
     #[test]
@@ -106,7 +109,7 @@ mod tests {
     #[test]
     fn what_is_encrypted_stays_encrypted() {
         let options = "postgres://me@db/shop?sslmode=verify-full&sslrootcert=ca.pem".parse();
-        let config = config(&options.unwrap(), "slot");
+        let config = config(&options.unwrap(), "slot", "publication");
         if cfg!(feature = "tls") {
             let tls = config.unwrap().tls;
             assert_eq!(tls.mode, SslMode::VerifyFull);

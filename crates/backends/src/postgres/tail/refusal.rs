@@ -20,12 +20,12 @@ use semel_core::Failure;
 
 use super::publication::publication_sql;
 
-pub(super) fn too_old() -> Failure {
+pub(in super::super) fn too_old() -> Failure {
     Failure::misconfigured("E-TAIL-VERSION", "PostgreSQL: the log is tailed from version 14 on")
         .with_fix("write mode = \"poll\" in the source, or upgrade the server")
 }
 
-pub(super) fn wal_level(level: &str) -> Failure {
+pub(in super::super) fn wal_level(level: &str) -> Failure {
     let what = format!("PostgreSQL: wal_level is {level}, which tells nothing of rows");
     Failure::misconfigured("E-TAIL-WAL-LEVEL", what)
         .with_fix("run `alter system set wal_level = logical` and restart the server")
@@ -53,12 +53,6 @@ pub(super) fn too_slow() -> Failure {
     waits("PostgreSQL: no replication slot within 90 seconds")
 }
 
-/// Not an error: the load is better polled for.
-pub(super) fn behind() -> Failure {
-    let what = "PostgreSQL: events are found by looking sooner than the log tells of them";
-    Failure::unavailable("E-TAIL-BEHIND", what)
-}
-
 /// Somebody has a transaction open, and the slot holds back what was written since.
 pub(super) fn over_budget(bytes: u64) -> Failure {
     let what =
@@ -70,12 +64,12 @@ pub(super) fn over_budget(bytes: u64) -> Failure {
 }
 
 /// The session ended without a reason.
-pub(super) fn refused(what: impl Into<String>) -> Failure {
+pub(in super::super) fn refused(what: impl Into<String>) -> Failure {
     Failure::unavailable("E-TAIL-LOST", format!("PostgreSQL: cannot tail the log: {}", what.into()))
 }
 
 /// The session could not be opened, or ended.
-pub(super) fn of_session(error: &PgWireError) -> Failure {
+pub(in super::super) fn of_session(error: &PgWireError) -> Failure {
     match error {
         PgWireError::Server(message) => of_server(sqlstate(message), message),
         PgWireError::Auth(message) => login(message),

@@ -1,22 +1,27 @@
 //! A replication connection with a slot of its own, and the task that listens to it.
 
-use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use pgwire_replication::{PgWireError, ReplicationClient, ReplicationEvent};
 use semel_core::Failure;
 use sqlx::PgPool;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
+use super::super::types::Snapshot;
 use super::address::config;
 use super::heard::Heard;
+use super::publication::PUBLICATION;
 use super::refusal::{of_session, over_budget, refused};
 
 /// What the log tells, as long as this value lives. Its slot is gone with it.
-pub(super) struct Session {
-    pub(super) heard: Arc<Heard>,
+pub(in super::super) struct Session {
+    heard: Arc<Heard>,
+    /// Where the last look ended.
+    end: Mutex<Option<Arc<Snapshot>>>,
     listening: AbortHandle,
     watching: AbortHandle,
 }
@@ -32,7 +37,7 @@ impl Session {
     /// more. Nor does it keep the slot of somebody who has fallen silent.
     pub(super) async fn open(pool: &PgPool, pipeline: &str, budget: u64) -> Result<Self, Failure> {
         let slot = slot_name(pipeline);
-        let mut config = config(&pool.connect_options(), &slot)?;
+        let mut config = config(&pool.connect_options(), &slot, PUBLICATION)?;
         config.application_name = Some("semel tail".into());
         config.options = Some("-c lock_timeout=60s -c wal_sender_timeout=60s".into());
         config.status_interval = Self::CONFIRM;
@@ -45,7 +50,26 @@ impl Session {
         let listening = tokio::spawn(listen(client, Arc::clone(&heard))).abort_handle();
         let watching = watch(pool.clone(), slot, budget, Arc::clone(&heard));
         let watching = tokio::spawn(watching).abort_handle();
-        Ok(Self { heard, listening, watching })
+        Ok(Self { heard, end: Mutex::default(), listening, watching })
+    }
+
+    /// A look ended here; says whether the log had told of anything that it found, unless it was the
+    /// same look as before.
+    pub(super) fn looked(&self, end: &Arc<Snapshot>) -> Option<bool> {
+        let mut last = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = last.replace(Arc::clone(end));
+        let is_same = before.as_ref().is_some_and(|before| Arc::ptr_eq(before, end));
+        (!is_same).then(|| self.heard.looked(before.as_deref(), end))
+    }
+}
+
+impl crate::tailing::Session for Session {
+    fn ended(&self) -> Option<Failure> {
+        self.heard.ended()
+    }
+
+    fn news(&self) -> BoxFuture<'static, ()> {
+        Arc::clone(&self.heard).news().boxed()
     }
 }
 
@@ -53,12 +77,6 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.listening.abort();
         self.watching.abort();
-    }
-}
-
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").finish_non_exhaustive()
     }
 }
 
@@ -142,7 +160,7 @@ fn slot_name(pipeline: &str) -> String {
 }
 
 /// How the names of all slots of a pipeline begin, and no others: readable, and told apart.
-pub(super) fn slot_prefix(pipeline: &str) -> String {
+pub(in crate::postgres) fn slot_prefix(pipeline: &str) -> String {
     const READABLE: usize = 20;
     const DIGITS: usize = 8;
     let readable = |c: char| match c.to_ascii_lowercase() {

@@ -8,3 +8,4 @@ DROP TABLE semel_mapped;
 DROP TABLE semel_mapped_parked;
 DROP TABLE semel_member;
 DROP TABLE semel_share;
+DROP TABLE semel_audit;

@@ -179,3 +179,16 @@ CREATE TABLE semel_share (
     until    INTEGER NOT NULL,
     PRIMARY KEY (pipeline, share)
 ) STRICT, WITHOUT ROWID;
+
+-- What operators changed, from the page or the API.
+CREATE TABLE semel_audit (
+    id       INTEGER PRIMARY KEY AUTOINCREMENT,
+    at       INTEGER NOT NULL,
+    who      TEXT NOT NULL,
+    what     TEXT NOT NULL,
+    pipeline TEXT NOT NULL,
+    -- Which events were chosen, in words.
+    filter   TEXT NOT NULL,
+    -- How many there were; null when the change was begun and not concluded.
+    events   INTEGER
+) STRICT;

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use semel_backends::postgres::{PostgresConfig, Tailing};
+use semel_core::diagnosis::{Diagnose, Needs, Severity};
 use semel_core::{Limit, Source};
 use semel_testkit::services::{Private, Service};
 use semel_testkit::workload::{event, events};
@@ -52,6 +53,10 @@ async fn the_publication_is_of_another_table_now() {
         assert_eq!(relay.deliver_all(10).await.len(), 1);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    database.run("alter publication semel_outbox set table semel.outbox").await;
+    let began = Instant::now();
+    relay.until(true).await;
+    assert!(began.elapsed() < PATIENCE / 2, "it polls for longer than it has to");
 }
 
 /// A slot is made when all transactions that were open have ended; events come in the meantime.
@@ -91,6 +96,10 @@ async fn more_log_is_held_back_than_may_be() {
         "insert into other select repeat(md5(random()::text), 50) from generate_series(1, 6000)";
     sqlx::raw_sql(busy).execute(store.pool()).await.unwrap();
     sqlx::raw_sql("checkpoint").execute(store.pool()).await.unwrap();
+    let needs = Needs { log_budget: Some(BUDGET), ..Needs::default() };
+    let findings = store.diagnose(&needs).await.unwrap();
+    let found = findings.iter().find(|finding| finding.code == "log-budget").unwrap();
+    assert_eq!(found.severity, Severity::Advice, "{found:?}");
     relay.until(false).await;
     let mut tx = store.begin().await.unwrap();
     store.outbox().append(&mut tx, event("a", 1)).await.unwrap();

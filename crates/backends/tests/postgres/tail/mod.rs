@@ -5,7 +5,7 @@ mod hearing;
 mod idle;
 mod set_up;
 mod standby;
-mod storm;
+pub(super) mod storm;
 mod suites;
 #[cfg(feature = "tls")]
 mod tls;
@@ -18,7 +18,7 @@ use semel_core::{Limit, Source};
 use super::{Database, Relay};
 
 /// Longer than any transaction of other tests on the same server is open.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Database {
     /// A relay that tails.
@@ -39,7 +39,7 @@ impl Database {
     }
 
     /// Ends what tails the log.
-    async fn cut_tail(&self) {
+    pub(super) async fn cut_tail(&self) {
         self.run(
             "select pg_terminate_backend(active_pid) from pg_replication_slots
             where database = current_database()",
@@ -48,7 +48,7 @@ impl Database {
     }
 
     /// Waits until a query gives true.
-    async fn wait_for(&self, what: &str, sql: &str) {
+    pub(super) async fn wait_for(&self, what: &str, sql: &str) {
         let began = Instant::now();
         loop {
             let query = sqlx::query_scalar(sqlx::AssertSqlSafe(sql));

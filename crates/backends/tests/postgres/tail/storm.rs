@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use semel_backends::postgres::{PostgresStore, Tailing};
+use semel_backends::postgres::{PostgresOutbox, PostgresStore, Tailing};
 use semel_core::{Event, Limit, Outcome, Settlement, Source};
 use semel_testkit::workload::number;
 use tokio::time::timeout;
@@ -14,12 +14,18 @@ use super::super::{Database, database};
 use super::PATIENCE;
 
 const WRITERS: u64 = 16;
-const LANES: i64 = 12;
+pub(in super::super) const LANES: i64 = 12;
 const STORM: Duration = Duration::from_secs(10);
 
 /// Changes aggregates under their locks, with an event for each new version, in transactions of any
 /// length; some of them end in vain, or are undone in part.
-async fn write(store: PostgresStore, seed: u64, stop: Arc<AtomicBool>, written: Arc<AtomicU64>) {
+pub(in super::super) async fn write(
+    store: PostgresStore,
+    outbox: PostgresOutbox,
+    seed: u64,
+    stop: Arc<AtomicBool>,
+    written: Arc<AtomicU64>,
+) {
     let mut dice = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut below = move |end: u64| {
         dice ^= dice << 13;
@@ -42,7 +48,7 @@ async fn write(store: PostgresStore, seed: u64, stop: Arc<AtomicBool>, written: 
             .unwrap();
             let event = Event::new("order", lane.to_string(), "Changed");
             let event = event.with_bytes("application/json", version.to_string());
-            store.outbox().append(&mut tx, event).await.unwrap();
+            outbox.append(&mut tx, event).await.unwrap();
             kept += 1;
             if below(5) == 0 {
                 sqlx::raw_sql("rollback to here").execute(&mut *tx).await.unwrap();
@@ -120,7 +126,13 @@ async fn hand_overs_under_sixteen_writers_lose_double_and_reorder_nothing() {
     let writers: Vec<_> = (1..=WRITERS)
         .map(|seed| {
             let (stop, written) = (Arc::clone(&writing), Arc::clone(&written));
-            tokio::spawn(write(database.store.clone(), seed, stop, written))
+            tokio::spawn(write(
+                database.store.clone(),
+                database.store.outbox(),
+                seed,
+                stop,
+                written,
+            ))
         })
         .collect();
     disturb(&database, &changes).await;

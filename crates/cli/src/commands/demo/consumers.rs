@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use semel_backends::sqlite::{Sqlite, SqliteInbox, Transaction};
 use semel_core::inbox::Seen;
-use semel_core::{EventId, Failure, InboxStore, Message};
+use semel_core::{EventId, Failure, HandlerError, InboxStore, Message};
 use semel_relay::Handler;
 
 use super::databases::sql_failure;
@@ -171,7 +171,7 @@ impl Handler<Transaction<'static, Sqlite>> for Department {
         &self,
         tx: &mut Transaction<'static, Sqlite>,
         message: &Message,
-    ) -> Result<Bytes, Failure> {
+    ) -> Result<Bytes, HandlerError> {
         let event = &message.event;
         let order: Order = serde_json::from_slice(event.payload.bytes()).map_err(|error| {
             Failure::refused("E-DEMO-JSON", "the event is not an order").with_source(error)

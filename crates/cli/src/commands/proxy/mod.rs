@@ -6,11 +6,9 @@ mod settings;
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics_exporter_prometheus::PrometheusBuilder;
-use semel_core::telemetry::{self, Kind};
 use semel_core::{Failure, IdempotencyStore};
-use semel_http::IdempotencyLayer;
 use semel_http::proxy::{Ended, Proxy};
+use semel_http::{Encrypted, IdempotencyLayer};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -18,9 +16,10 @@ use tokio::time::sleep;
 
 use self::admin::Admin;
 use self::settings::Settings;
-use super::relay::log_to_stderr;
 use crate::args::ProxyOptions;
+use crate::counting;
 use crate::exit::{Exit, Problem};
+use crate::logging::Logging;
 use crate::signals::requests_to_end;
 use crate::wiring::{connect_keys, shown};
 
@@ -29,17 +28,17 @@ const EFFECT: &str = "nothing was passed on; keys that are stored stay stored";
 pub(crate) async fn run(options: &ProxyOptions) -> Result<Exit, Problem> {
     let mut requests = requests_to_end();
     let settings = Settings::read(options)?;
-    log_to_stderr();
+    let _logging = Logging::start()?;
     let store = connect_keys(settings.store.reveal()).await;
     let place = shown(settings.store.reveal());
-    let store: Arc<dyn IdempotencyStore> =
+    let mut store: Arc<dyn IdempotencyStore> =
         store.map_err(|failure| Problem::new(failure, place, EFFECT))?;
+    if let Some(keys) = settings.encryption_keys.clone() {
+        store = Arc::new(Encrypted::new(store, keys));
+    }
     let (listener, admin) = (bind(settings.listen).await?, bind(settings.admin).await?);
-    let metrics = PrometheusBuilder::new().install_recorder().map_err(|error| {
-        let failure = Failure::misconfigured("E-METRICS", "cannot count").with_source(error);
-        Problem::new(failure, "this process", EFFECT)
-    })?;
-    describe_metrics();
+    let metrics =
+        counting::install().map_err(|failure| Problem::new(failure, "this process", EFFECT))?;
 
     let (stopping, stopped) = watch::channel(false);
     // They end with this function: nobody waits for them.
@@ -105,16 +104,6 @@ async fn purge(store: Arc<dyn IdempotencyStore>) {
                 tracing::warn!(%failure, "cannot delete expired keys");
                 sleep(EVERY).await;
             }
-        }
-    }
-}
-
-fn describe_metrics() {
-    for metric in telemetry::ALL {
-        match metric.kind {
-            Kind::Counter => metrics::describe_counter!(metric.name, metric.help),
-            Kind::Gauge => metrics::describe_gauge!(metric.name, metric.help),
-            Kind::Histogram => metrics::describe_histogram!(metric.name, metric.help),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use semel_core::{Failure, Secret};
-use semel_http::Policy;
 use semel_http::proxy::{PathPattern, Upstream};
+use semel_http::{EncryptionKeys, Policy};
 
 use super::EFFECT;
 use crate::args::ProxyOptions;
@@ -17,6 +17,7 @@ pub(super) struct Settings {
     pub(super) listen: SocketAddr,
     pub(super) admin: SocketAddr,
     pub(super) store: Secret,
+    pub(super) encryption_keys: Option<EncryptionKeys>,
     /// As it was written.
     pub(super) upstream: String,
     pub(super) service: Upstream,
@@ -54,6 +55,7 @@ impl Settings {
         Ok(Self {
             listen: options.listen.or(file.listen).unwrap_or(local(8080)),
             admin,
+            encryption_keys: file.encryption_keys,
             store: said(store, "store", "redis://127.0.0.1:6379")?,
             upstream,
             service,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::admin::{Filter, State, Stats};
+use semel_core::admin::{Filter, State, Stats, Troubles};
 use semel_core::{AdminStore, Event, EventId, Outcome};
 
 use super::{AdminProbe, in_state, list, listed, parking, settle_one, view};
@@ -164,6 +164,58 @@ pub async fn pages_are_complete_and_stable<P: AdminProbe>(probe: &Arc<P>) -> Ran
     assert_eq!(seen, (0..14).collect::<Vec<_>>());
     let last = list(admin, &Filter::default(), None, 14).await;
     assert_eq!(last.next, None, "nothing follows the last page");
+    Ok(())
+}
+
+/// Page after page, every event comes exactly once, newest first or, where a store cannot, oldest
+/// first; by state as well.
+pub async fn the_latest_pages_are_complete<P: AdminProbe>(probe: &Arc<P>) -> Ran {
+    probe.retains()?;
+    let admin = probe.admin();
+    let mut drive = Drive::open(&**probe).await;
+    probe.commit_all(&events("a", 0..5)).await;
+    drive.deliver_next(2).await;
+    let cases = [
+        (Filter::default(), vec![4, 3, 2, 1, 0]),
+        (in_state(State::Published), vec![1, 0]),
+        (in_state(State::Dead), vec![]),
+        (Filter { aggregate_id: Some("b".into()), ..Filter::default() }, vec![]),
+    ];
+    for (filter, newest_first) in cases {
+        let (mut seen, mut before) = (Vec::new(), None);
+        loop {
+            let page = admin.latest(&filter, before, 2).await.expect("a page");
+            assert!(page.events.len() <= 2, "{} events on a page of 2", page.events.len());
+            seen.extend(numbers(page.events.iter().map(|view| &*view.event)));
+            before = page.next;
+            if before.is_none() {
+                break;
+            }
+        }
+        let oldest_first: Vec<_> = newest_first.iter().rev().copied().collect();
+        assert!(seen == newest_first || seen == oldest_first, "{filter:?}: {seen:?}");
+    }
+    Ok(())
+}
+
+/// Failed and dead events by their reason, and the lanes that wait for them.
+pub async fn what_failed_is_summed_up<P: AdminProbe>(probe: &Arc<P>) -> Ran {
+    let (mut drive, admin) = parking(probe).await?;
+    assert_eq!(admin.troubles(10).await.expect("troubles"), Troubles::default());
+    settle_one(&mut drive, &event("a", 0), dead(true)).await;
+    settle_one(&mut drive, &event("b", 0), dead(true)).await;
+    settle_one(&mut drive, &event("c", 0), retry(time_in(&**probe, DAY), 1)).await;
+    settle_one(&mut drive, &event("d", 0), Outcome::Delivered).await;
+    let Troubles { groups, lanes } = admin.troubles(10).await.expect("troubles");
+    let counts: Vec<_> = groups.iter().map(|group| (group.state, group.events)).collect();
+    assert_eq!(counts, [(State::Dead, 2), (State::Failed, 1)]);
+    assert!(groups[0].error.contains("never"), "{groups:?}");
+    assert!(groups[0].oldest <= groups[0].newest);
+    assert_eq!(view(admin, groups[0].sample).await.state, State::Dead);
+    let mut waiting: Vec<_> = lanes.iter().map(|lane| (&*lane.aggregate_id, lane.state)).collect();
+    waiting.sort_unstable();
+    assert_eq!(waiting, [("a", State::Dead), ("b", State::Dead), ("c", State::Failed)]);
+    assert_eq!(admin.troubles(1).await.expect("troubles").groups.len(), 1);
     Ok(())
 }
 

@@ -1,0 +1,287 @@
+//! What the stores of letters and marks have in common: all but their SQL.
+//!
+//! The statements of a database are constants of one name, whose parameters come in one order.
+
+use std::error::Error;
+
+use semel_core::inbox::unclassified;
+use semel_core::letters::{Letter, Numbered};
+use semel_core::{Event, Failure, Fault};
+
+/// A row of a table of letters.
+pub(crate) type Row = (i64, String, Option<i64>, i64, Option<String>, String);
+
+/// The letter of a row.
+pub(crate) fn letter(row: Row) -> Result<Numbered, Failure> {
+    let (seq, state, until, attempts, error, message) = row;
+    let attempts = u32::try_from(attempts).unwrap_or(u32::MAX);
+    let letter = Letter::from_row(&state, until, attempts, error, &message)?;
+    Ok((seq.unsigned_abs(), letter))
+}
+
+/// The lane of an event, as it is stored.
+pub(crate) fn lane(event: &Event) -> i64 {
+    event.lane_key().0.cast_signed()
+}
+
+/// The place of an event in its lane.
+pub(crate) fn place(event: &Event) -> i64 {
+    stored(event.sequence().unwrap_or(0))
+}
+
+pub(crate) fn stored(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// What an error means that an effect had: an outage of the database is one, and whatever else the
+/// database says is tried again, because it knows nothing of what the handler wanted.
+pub(crate) fn of_effect(
+    error: Box<dyn Error + Send + Sync>,
+    classify: impl FnOnce(sqlx::Error) -> Failure,
+) -> Failure {
+    let failure = match error.downcast::<sqlx::Error>() {
+        Ok(error) => classify(*error),
+        Err(error) => return unclassified(error.as_ref()),
+    };
+    match failure.fault() {
+        Fault::Unavailable => failure,
+        _ => unclassified(&failure),
+    }
+}
+
+/// Implements [`DeadLetters`](semel_core::DeadLetters) for a type with a `store`.
+macro_rules! implement_letters {
+    ($letters:ty, $database:ty, $stored_id:path) => {
+        impl $letters {
+            /// The first of a lane becomes due if it is only waiting.
+            async fn promote(
+                &self,
+                tx: &mut Transaction<'static, $database>,
+                consumer: &str,
+                lane: i64,
+            ) -> Result<(), Failure> {
+                sqlx::query(PROMOTE)
+                    .bind(consumer)
+                    .bind(lane)
+                    .execute(&mut **tx)
+                    .await
+                    .map_err(failure("let the next letter go"))
+                    .map(drop)
+            }
+
+            /// The lane of a letter that is about to change.
+            async fn lane_of(
+                &self,
+                tx: &mut Transaction<'static, $database>,
+                consumer: &str,
+                id: EventId,
+            ) -> Result<Option<i64>, Failure> {
+                sqlx::query_scalar(LANE_OF)
+                    .bind(consumer)
+                    .bind($stored_id(id))
+                    .fetch_optional(&mut **tx)
+                    .await
+                    .map_err(failure("look for a letter"))
+            }
+
+            /// What was held back for too long waits for its turn.
+            async fn give_up_holding(&self, consumer: &str, now: i64) -> Result<(), Failure> {
+                let failed = || failure("look for letters held back");
+                let mut tx = self.store.begin().await?;
+                let lanes: Vec<i64> = sqlx::query_scalar(OVERDUE)
+                    .bind(consumer)
+                    .bind(now)
+                    .fetch_all(&mut *tx)
+                    .await
+                    .map_err(failed())?;
+                let released = sqlx::query(RELEASE_OVERDUE).bind(consumer).bind(now);
+                released.execute(&mut *tx).await.map_err(failed())?;
+                for lane in lanes {
+                    self.promote(&mut tx, consumer, lane).await?;
+                }
+                tx.commit().await.map_err(failed())
+            }
+        }
+
+        #[async_trait]
+        impl DeadLetters<Transaction<'static, $database>> for $letters {
+            async fn any(
+                &self,
+                tx: &mut Transaction<'static, $database>,
+                consumer: &str,
+            ) -> Result<bool, Failure> {
+                let found: Option<i64> = sqlx::query_scalar(ANY)
+                    .bind(consumer)
+                    .fetch_optional(&mut **tx)
+                    .await
+                    .map_err(failure("look for letters"))?;
+                Ok(found.is_some())
+            }
+
+            async fn standing(
+                &self,
+                tx: &mut Transaction<'static, $database>,
+                consumer: &str,
+                event: &Event,
+            ) -> Result<Standing, Failure> {
+                if self.lane_of(tx, consumer, event.id).await?.is_some() {
+                    return Ok(Standing::Own);
+                }
+                let head: Option<i64> = sqlx::query_scalar(HEAD)
+                    .bind(consumer)
+                    .bind(letters::lane(event))
+                    .fetch_optional(&mut **tx)
+                    .await
+                    .map_err(failure("look for letters of a lane"))?;
+                Ok(if head.is_some() { Standing::Behind } else { Standing::Free })
+            }
+
+            async fn put(
+                &self,
+                tx: &mut Transaction<'static, $database>,
+                consumer: &str,
+                letter: &Letter,
+            ) -> Result<(), Failure> {
+                let event = &letter.message.event;
+                sqlx::query(PUT)
+                    .bind(consumer)
+                    .bind($stored_id(event.id))
+                    .bind(letters::lane(event))
+                    .bind(letters::place(event))
+                    .bind(letter.state.as_str())
+                    .bind(letter.state.until().map(semel_core::Timestamp::as_microsecond))
+                    .bind(i64::from(letter.attempts))
+                    .bind(letter.error.as_deref())
+                    .bind(to_stored(&letter.message)?)
+                    .execute(&mut **tx)
+                    .await
+                    .map_err(failure("put a letter"))
+                    .map(drop)
+            }
+
+            async fn remove(
+                &self,
+                tx: &mut Transaction<'static, $database>,
+                consumer: &str,
+                event: &Event,
+            ) -> Result<(), Failure> {
+                let removed = sqlx::query(REMOVE).bind(consumer).bind($stored_id(event.id));
+                removed.execute(&mut **tx).await.map_err(failure("remove a letter"))?;
+                self.promote(tx, consumer, letters::lane(event)).await
+            }
+
+            async fn release(
+                &self,
+                tx: &mut Transaction<'static, $database>,
+                consumer: &str,
+                event: &Event,
+            ) -> Result<(), Failure> {
+                let released = sqlx::query(RELEASE)
+                    .bind(consumer)
+                    .bind(letters::lane(event))
+                    .bind(letters::place(event).saturating_add(1))
+                    .execute(&mut **tx)
+                    .await
+                    .map_err(failure("release a letter"))?;
+                if released.rows_affected() > 0 {
+                    self.promote(tx, consumer, letters::lane(event)).await?;
+                }
+                Ok(())
+            }
+        }
+
+        #[async_trait]
+        impl LetterBook for $letters {
+            async fn due(&self, consumer: &str, limit: usize) -> Result<Vec<Message>, Failure> {
+                let now = self.store.clock.now().as_microsecond();
+                let failed = || failure("look for letters that are due");
+                let mut tx = self.store.begin().await?;
+                let late: Vec<i64> = sqlx::query_scalar(OVERDUE)
+                    .bind(consumer)
+                    .bind(now)
+                    .fetch_all(&mut *tx)
+                    .await
+                    .map_err(failed())?;
+                if !late.is_empty() {
+                    tx.rollback().await.map_err(failed())?;
+                    self.give_up_holding(consumer, now).await?;
+                    tx = self.store.begin().await?;
+                }
+                let messages: Vec<String> = sqlx::query_scalar(DUE)
+                    .bind(consumer)
+                    .bind(letters::stored(limit as u64))
+                    .fetch_all(&mut *tx)
+                    .await
+                    .map_err(failed())?;
+                tx.rollback().await.map_err(failed())?;
+                messages.iter().map(|message| from_stored(message)).collect()
+            }
+
+            async fn page(
+                &self,
+                consumer: &str,
+                after: u64,
+                limit: usize,
+            ) -> Result<Vec<Numbered>, Failure> {
+                let mut tx = self.store.begin().await?;
+                let rows: Vec<letters::Row> = sqlx::query_as(PAGE)
+                    .bind(consumer)
+                    .bind(letters::stored(after))
+                    .bind(letters::stored(limit as u64))
+                    .fetch_all(&mut *tx)
+                    .await
+                    .map_err(failure("list letters"))?;
+                rows.into_iter().map(letters::letter).collect()
+            }
+
+            async fn find(&self, consumer: &str, id: EventId) -> Result<Option<Letter>, Failure> {
+                let mut tx = self.store.begin().await?;
+                let row: Option<letters::Row> = sqlx::query_as(FIND)
+                    .bind(consumer)
+                    .bind($stored_id(id))
+                    .fetch_optional(&mut *tx)
+                    .await
+                    .map_err(failure("look for a letter"))?;
+                Ok(row.map(letters::letter).transpose()?.map(|(_, letter)| letter))
+            }
+
+            async fn retry(&self, consumer: &str, ids: &[EventId]) -> Result<usize, Failure> {
+                let failed = || failure("retry letters");
+                let (mut tx, mut retried) = (self.store.begin().await?, 0);
+                let mut lanes = std::collections::BTreeSet::new();
+                for id in ids {
+                    let lane = self.lane_of(&mut tx, consumer, *id).await?;
+                    let offered = sqlx::query(RETRY).bind(consumer).bind($stored_id(*id));
+                    let offered = offered.execute(&mut *tx).await.map_err(failed())?;
+                    if offered.rows_affected() > 0 {
+                        retried += 1;
+                        lanes.extend(lane);
+                    }
+                }
+                for lane in lanes {
+                    self.promote(&mut tx, consumer, lane).await?;
+                }
+                tx.commit().await.map_err(failed())?;
+                Ok(retried)
+            }
+
+            async fn discard(&self, consumer: &str, ids: &[EventId]) -> Result<usize, Failure> {
+                let failed = || failure("discard letters");
+                let (mut tx, mut discarded) = (self.store.begin().await?, 0);
+                let inbox = self.store.inbox();
+                for id in ids {
+                    let Some(lane) = self.lane_of(&mut tx, consumer, *id).await? else { continue };
+                    inbox.record(&mut tx, consumer, *id).await?;
+                    let removed = sqlx::query(REMOVE).bind(consumer).bind($stored_id(*id));
+                    removed.execute(&mut *tx).await.map_err(failed())?;
+                    self.promote(&mut tx, consumer, lane).await?;
+                    discarded += 1;
+                }
+                tx.commit().await.map_err(failed())?;
+                Ok(discarded)
+            }
+        }
+    };
+}
+
+pub(crate) use implement_letters;

@@ -1,0 +1,61 @@
+//! [`Marks`]: how far each consumer got.
+
+use async_trait::async_trait;
+use semel_core::{Failure, Marks};
+use sqlx::{MySql, Transaction};
+
+use super::error::failure;
+use crate::letters::stored;
+
+/// The table `semel_marks`. Made by [`MysqlStore::marks`](super::MysqlStore::marks).
+#[derive(Clone, Copy, Debug)]
+pub struct MysqlMarks(pub(super) ());
+
+const MARK: &str = "select position from semel_marks where consumer = ? and scope = ? for update";
+
+const RAISE: &str =
+    "update semel_marks set position = ? where consumer = ? and scope = ? and position < ?";
+
+const BEGIN: &str = "insert ignore into semel_marks (consumer, scope, position) values (?, ?, ?)";
+
+#[async_trait]
+impl Marks<Transaction<'static, MySql>> for MysqlMarks {
+    async fn mark(
+        &self,
+        tx: &mut Transaction<'static, MySql>,
+        consumer: &str,
+        scope: &str,
+    ) -> Result<Option<u64>, Failure> {
+        let mark: Option<i64> = sqlx::query_scalar(MARK)
+            .bind(consumer)
+            .bind(scope)
+            .fetch_optional(&mut **tx)
+            .await
+            .map_err(failure("read a mark"))?;
+        Ok(mark.map(i64::unsigned_abs))
+    }
+
+    async fn advance(
+        &self,
+        tx: &mut Transaction<'static, MySql>,
+        consumer: &str,
+        scope: &str,
+        to: u64,
+    ) -> Result<bool, Failure> {
+        let to = stored(to);
+        // A row may be made by somebody else between the two.
+        for _ in 0..2 {
+            let raised = sqlx::query(RAISE).bind(to).bind(consumer).bind(scope).bind(to);
+            let raised = raised.execute(&mut **tx).await.map_err(failure("raise a mark"))?;
+            if raised.rows_affected() > 0 {
+                return Ok(true);
+            }
+            let begun = sqlx::query(BEGIN).bind(consumer).bind(scope).bind(to);
+            let begun = begun.execute(&mut **tx).await.map_err(failure("raise a mark"))?;
+            if begun.rows_affected() > 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}

@@ -1,0 +1,199 @@
+//! What happens behind the back of a subscription: messages are taken in, and kept while they wait.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_nats::header::NATS_MESSAGE_ID;
+use async_nats::jetstream::consumer::PullConsumer;
+use async_nats::jetstream::message::Message as Incoming;
+use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use semel_core::wire::{Binding, Epitaph, decode};
+use semel_core::{Event, Failure, Message};
+use tokio::time::sleep;
+
+use super::error::{acknowledging, down, missing, publishing};
+use super::link::Link;
+use crate::intake::Intake;
+
+/// A member of a consumer.
+pub(super) struct Puller {
+    pub(super) link: Link,
+    pub(super) stream: String,
+    pub(super) name: String,
+    /// The subject of dead letters.
+    pub(super) dead: String,
+    pub(super) intake: Arc<Intake<Place>>,
+    pub(super) settled: Mutex<Settled>,
+}
+
+/// What was settled lately. The server may have given it out again just before it was told.
+#[derive(Default)]
+pub(super) struct Settled(VecDeque<u64>);
+
+impl Settled {
+    const MOST: usize = 4_096;
+
+    fn add(&mut self, sequence: u64) {
+        if self.0.len() == Self::MOST {
+            self.0.pop_front();
+        }
+        self.0.push_back(sequence);
+    }
+}
+
+/// What the server recognises a message by, and the message as it was on the wire.
+#[derive(Clone)]
+pub(super) struct Place {
+    reply: Subject,
+    sequence: u64,
+    subject: Subject,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Puller {
+    pub(super) fn held(&self) -> Vec<Place> {
+        self.intake.with(|window| window.places().cloned().collect())
+    }
+
+    /// Remembers that a message is settled.
+    pub(super) fn settle(&self, place: &Place) {
+        self.settled.lock().unwrap_or_else(PoisonError::into_inner).add(place.sequence);
+    }
+
+    /// Whether a message is in hand, or was settled lately.
+    fn knows(&self, sequence: u64) -> bool {
+        let in_hand = self.intake.with(|window| window.places().any(|p| p.sequence == sequence));
+        let settled = || self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        in_hand || settled().0.contains(&sequence)
+    }
+
+    /// Tells the server what became of a message, and waits until it knows.
+    pub(super) async fn answer(&self, place: &Place, word: &'static [u8]) -> Result<(), Failure> {
+        let told = self.link.client.request(place.reply.clone(), word.into()).await;
+        told.map(drop).map_err(acknowledging)
+    }
+
+    /// Publishes a dead letter, and then takes the message from the consumer. A letter that comes
+    /// again, because the outcome was not known, is dropped by its id.
+    pub(super) async fn bury(
+        &self,
+        place: &Place,
+        failure: &Failure,
+        attempts: u32,
+    ) -> Result<(), Failure> {
+        let origin = format!("{}@{}", self.stream, place.sequence);
+        let epitaph = Epitaph { failure, attempts, consumer: &self.name, origin: &origin };
+        let mut headers = HeaderMap::new();
+        for (name, values) in place.headers.iter() {
+            let name_of: &str = name.as_ref();
+            if !Epitaph::has(name_of) && !name_of.starts_with("Nats-") {
+                values.iter().for_each(|value| headers.append(name.clone(), value.clone()));
+            }
+        }
+        epitaph.headers(Binding::Nats, &mut |name, value| {
+            // All that would not fit is escaped.
+            if let Ok(value) = value.parse::<HeaderValue>() {
+                headers.insert(HeaderName::from_static(name), value);
+            }
+        });
+        headers.insert(NATS_MESSAGE_ID, format!("{}-{origin}", self.name));
+        let unsent = |error| publishing(&self.dead, error);
+        let (subject, body) = (self.dead.clone(), place.body.clone());
+        let sent = self.link.context.publish_with_headers(subject, headers, body).await;
+        sent.map_err(unsent)?.await.map_err(unsent)?;
+        self.answer(place, b"+TERM").await
+    }
+
+    /// Keeps a message for the engine, or puts it aside when it is no event.
+    async fn receive(&self, incoming: Incoming) {
+        let Ok(info) = incoming.info() else { return };
+        let sequence = info.stream_sequence;
+        let Some(reply) = incoming.reply.clone() else { return };
+        let place = Place {
+            reply,
+            sequence,
+            subject: incoming.subject.clone(),
+            headers: incoming.headers.clone().unwrap_or_default(),
+            body: incoming.payload.clone(),
+        };
+        // What was in hand for too long, because of an outage, is given out again.
+        match event_of(&place) {
+            _ if self.knows(sequence) => {}
+            Ok(event) => {
+                let message = Message::first(place.subject.as_str(), event);
+                self.intake.receive(message, place);
+            }
+            // What cannot be put aside now comes again.
+            Err(failure) => drop(self.bury(&place, &failure, 0).await),
+        }
+    }
+}
+
+fn event_of(place: &Place) -> Result<Event, Failure> {
+    let pairs = place.headers.iter().flat_map(|(name, values)| {
+        let name: &str = name.as_ref();
+        values.iter().map(move |value| (name, value.as_str()))
+    });
+    decode(Binding::Nats, None, pairs, place.body.clone())
+}
+
+/// Asks for messages, for ever, as long as there is room.
+pub(super) async fn pull(puller: Arc<Puller>, consumer: PullConsumer, most: usize) {
+    const AT_ONCE: usize = 100;
+    const PAUSE: Duration = Duration::from_millis(200);
+    loop {
+        let room = puller.intake.room(most).await;
+        if puller.link.check().is_err() {
+            sleep(PAUSE).await;
+            continue;
+        }
+        if let Err(failure) = ask(&puller, &consumer, room.min(AT_ONCE)).await {
+            puller.intake.fail(failure);
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+/// One question, and all its answers.
+async fn ask(puller: &Puller, consumer: &PullConsumer, count: usize) -> Result<(), Failure> {
+    /// How long the server waits for messages to come.
+    const WAIT: Duration = Duration::from_secs(5);
+    let asked = consumer.batch().max_messages(count).expires(WAIT).messages();
+    let mut messages =
+        asked.await.map_err(|error| down("cannot ask for messages").with_source(error))?;
+    let mut came = 0;
+    loop {
+        let next = async { Ok(messages.next().await) };
+        match puller.link.bell.unless_trouble(next).await? {
+            // A consumer that was deleted answers nothing.
+            None if came == 0 => return consumer.get_info().await.map(drop).map_err(missing),
+            None => return Ok(()),
+            Some(Ok(message)) => {
+                came += 1;
+                puller.receive(message).await;
+            }
+            Some(Err(error)) => {
+                consumer.get_info().await.map_err(missing)?;
+                return Err(down(&format!("cannot get messages: {error}")));
+            }
+        }
+    }
+}
+
+/// Tells the server, as long as the subscription lives, that it has not forgotten what it has.
+pub(super) async fn care(puller: Arc<Puller>, ack_wait: Duration) {
+    loop {
+        sleep(ack_wait / 3).await;
+        if puller.link.check().is_err() {
+            continue;
+        }
+        for place in puller.held() {
+            // Where that fails the next call of the subscription says so.
+            puller.link.client.publish(place.reply, Bytes::from_static(b"+WPI")).await.ok();
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The task that carries messages from the log into the outbox.
+//!
+//! The slot is confirmed up to a commit when all messages of it are in the outbox. What comes again
+//! after a crash is there already, known by its id, and left alone.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use pgwire_replication::{Lsn, ReplicationClient, ReplicationEvent};
+use semel_core::{Event, Failure};
+use sqlx::error::DatabaseError;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use super::super::error::failure;
+use super::super::outbox::insert_new;
+use super::super::store::PostgresStore;
+use super::super::tail::{config, of_session, refused};
+use super::slot::{self, PUBLICATION, Slot};
+use super::{PREFIX, format};
+use crate::tailing::Up;
+
+/// Carries messages until it is dropped. Made by [`PostgresStore::carry_messages`].
+#[derive(Debug)]
+#[must_use = "carrying ends when this is dropped"]
+pub struct Carrying {
+    store: PostgresStore,
+    slot: String,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Carrying {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Carrying {
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    pub(super) fn start(store: PostgresStore, pipeline: &str, slot: String) -> Self {
+        let carrier = Carrier { store: store.clone(), slot: slot.clone(), up: Up::new(pipeline) };
+        let task = tokio::spawn(carrier.run(pipeline.to_owned()));
+        Self { store, slot, task }
+    }
+
+    /// Waits until all that is committed now is in the outbox, whoever carries it.
+    ///
+    /// # Errors
+    /// `Unavailable` when it takes longer than a minute, `Misconfigured` when the slot is gone.
+    pub async fn caught_up(&self) -> Result<(), Failure> {
+        const NOW: &str = "select pg_current_wal_lsn()::text";
+        const PASSED: &str = "select coalesce(confirmed_flush_lsn >= $2::text::pg_lsn, false)
+            from pg_replication_slots where slot_name = $1";
+        const EVERY: Duration = Duration::from_millis(20);
+        let failed = || failure("look how far messages were carried");
+        let pool = self.store.pool();
+        let now: String = sqlx::query_scalar(NOW).fetch_one(pool).await.map_err(failed())?;
+        let began = Instant::now();
+        while began.elapsed() < Self::PATIENCE {
+            let passed = sqlx::query_scalar(PASSED).bind(&self.slot).bind(&now);
+            match passed.fetch_optional(pool).await.map_err(failed())? {
+                Some(true) => return Ok(()),
+                Some(false) => sleep(EVERY).await,
+                None => return Slot::look(pool).await?.check(),
+            }
+        }
+        Err(refused("messages were not carried within a minute"))
+    }
+}
+
+struct Carrier {
+    store: PostgresStore,
+    slot: String,
+    up: Up,
+}
+
+impl Carrier {
+    /// Somebody else carries.
+    const TURN: Duration = Duration::from_millis(500);
+    const PAUSE: Duration = Duration::from_millis(250);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+    /// How long a session lasts that was no failure from the beginning.
+    const WHILE: Duration = Duration::from_secs(10);
+
+    async fn run(self, pipeline: String) {
+        let (mut pause, mut told) = (Self::PAUSE, None);
+        loop {
+            let began = Instant::now();
+            match self.turn().await {
+                Ok(()) => {
+                    sleep(Self::TURN).await;
+                    continue;
+                }
+                Err(failure) => {
+                    if told != Some(failure.code()) || began.elapsed() > Self::WHILE {
+                        let fix = failure.fix().unwrap_or_default();
+                        let code = failure.code();
+                        tracing::warn!(pipeline, code, fix, "messages wait in the log: {failure}");
+                        told = Some(failure.code());
+                    }
+                }
+            }
+            if began.elapsed() > Self::WHILE {
+                pause = Self::PAUSE;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(Self::LONGEST_PAUSE);
+        }
+    }
+
+    /// Carries until something ends it; at once where somebody else does.
+    async fn turn(&self) -> Result<(), Failure> {
+        let slot = Slot::look(self.store.pool()).await?;
+        slot.check()?;
+        if slot.is_read {
+            return Ok(());
+        }
+        if !slot.has_publication {
+            slot::create(self.store.pool()).await?;
+        }
+        let _up = Carried::begin(&self.up);
+        match self.carry().await? {}
+    }
+
+    async fn carry(&self) -> Result<Infallible, Failure> {
+        const CONFIRM: Duration = Duration::from_millis(100);
+        let mut config = config(&self.store.pool().connect_options(), &self.slot, PUBLICATION)?;
+        config.application_name = Some("semel carrier".into());
+        config.options = Some("-c wal_sender_timeout=60s".into());
+        config.status_interval = CONFIRM;
+        config.buffer_events = Page::EVENTS;
+        let lost = |error| of_session(&error);
+        let mut client = ReplicationClient::connect(config).await.map_err(lost)?;
+        let mut page = Page::default();
+        loop {
+            let next = match page.events.is_empty() {
+                true => Some(client.recv().await),
+                false => client.recv().now_or_never(),
+            };
+            let Some(next) = next else {
+                self.put_down(&mut page, &client).await?;
+                continue;
+            };
+            let Some(event) = next.map_err(lost)? else {
+                return Err(refused("the server ended the connection"));
+            };
+            page.take(event);
+            if page.is_full() || page.events.is_empty() {
+                self.put_down(&mut page, &client).await?;
+            }
+        }
+    }
+
+    /// Puts the messages of a page into the outbox, and says so to the server.
+    async fn put_down(&self, page: &mut Page, client: &ReplicationClient) -> Result<(), Failure> {
+        if !page.events.is_empty() {
+            self.insert(&page.events).await?;
+            *page = Page { carried: page.carried, inside: page.inside, ..Page::default() };
+            self.store.notify();
+        }
+        client.update_applied_lsn(page.carried);
+        Ok(())
+    }
+
+    async fn insert(&self, events: &[Event]) -> Result<(), Failure> {
+        let mut tx = self.store.begin().await?;
+        let inserted = match insert_new(&mut tx, events).await {
+            Ok(inserted) => {
+                tx.commit().await.map_err(failure("carry messages"))?;
+                inserted
+            }
+            // The keys of a partitioned outbox are in another table, whose refusal ends everything.
+            Err(error) if is_duplicate(&error) => {
+                drop(tx);
+                self.insert_each(events).await?
+            }
+            Err(error) => return Err(failure("carry messages")(error)),
+        };
+        self.tell_duplicates(events, &inserted).await
+    }
+
+    async fn insert_each(&self, events: &[Event]) -> Result<Vec<Uuid>, Failure> {
+        let mut inserted = Vec::new();
+        for event in events {
+            let mut tx = self.store.begin().await?;
+            match insert_new(&mut tx, std::slice::from_ref(event)).await {
+                Ok(one) => {
+                    tx.commit().await.map_err(failure("carry a message"))?;
+                    inserted.extend(one);
+                }
+                Err(error) if is_duplicate(&error) => {}
+                Err(error) => return Err(failure("carry a message")(error)),
+            }
+        }
+        Ok(inserted)
+    }
+
+    /// Nobody could refuse a key that exists already when the message was written.
+    async fn tell_duplicates(&self, events: &[Event], inserted: &[Uuid]) -> Result<(), Failure> {
+        const KNOWN: &str = "select id from semel.outbox where id = any ($1)";
+        let is_left =
+            |event: &&Event| event.custom_key.is_some() && !inserted.contains(event.id.as_uuid());
+        let left: Vec<&Event> = events.iter().filter(is_left).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<Uuid> = left.iter().map(|event| *event.id.as_uuid()).collect();
+        let known: Vec<Uuid> = sqlx::query_scalar(KNOWN)
+            .bind(ids)
+            .fetch_all(self.store.pool())
+            .await
+            .map_err(failure("look for messages that were carried before"))?;
+        for event in left.iter().filter(|event| !known.contains(event.id.as_uuid())) {
+            let (id, key) = (&event.id, event.idempotency_key());
+            tracing::warn!(%id, %key, "a message is left out: an event with its key exists already");
+        }
+        Ok(())
+    }
+}
+
+fn is_duplicate(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(DatabaseError::is_unique_violation)
+}
+
+/// What was read and is not in the outbox yet.
+#[derive(Default)]
+struct Page {
+    events: Vec<Event>,
+    bytes: usize,
+    /// All before this is in the outbox, or will be with this page.
+    carried: Lsn,
+    /// Whether the end of a transaction is still to come.
+    inside: bool,
+}
+
+impl Page {
+    const EVENTS: usize = 1000;
+    const BYTES: usize = 4 * 1024 * 1024;
+
+    fn is_full(&self) -> bool {
+        self.events.len() >= Self::EVENTS || self.bytes >= Self::BYTES
+    }
+
+    fn take(&mut self, event: ReplicationEvent) {
+        match event {
+            ReplicationEvent::Begin { .. } => self.inside = true,
+            ReplicationEvent::Commit { end_lsn, .. } => {
+                self.inside = false;
+                self.carried = end_lsn;
+            }
+            ReplicationEvent::KeepAlive { wal_end, .. } if !self.inside => {
+                self.carried = self.carried.max(wal_end);
+            }
+            ReplicationEvent::Message { transactional: true, prefix, content, lsn }
+                if prefix == PREFIX =>
+            {
+                match format::decode(&content) {
+                    Ok(event) => {
+                        self.bytes += event.size();
+                        self.events.push(event);
+                    }
+                    Err(failure) => {
+                        let code = failure.code();
+                        tracing::error!(code, %lsn, "a message is left out: {failure}");
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The gauge is up as long as this lives.
+struct Carried<'a>(&'a Up);
+
+impl<'a> Carried<'a> {
+    fn begin(up: &'a Up) -> Self {
+        up.turns(true);
+        Self(up)
+    }
+}
+
+impl Drop for Carried<'_> {
+    fn drop(&mut self) {
+        self.0.turns(false);
+    }
+}

@@ -1,0 +1,49 @@
+//! [`Marks`]: how far each consumer got.
+
+use async_trait::async_trait;
+use semel_core::{Failure, Marks};
+use sqlx::{Sqlite, Transaction};
+
+use super::error::failure;
+use crate::letters::stored;
+
+/// The table `semel_marks`. Made by [`SqliteStore::marks`](super::SqliteStore::marks).
+#[derive(Clone, Copy, Debug)]
+pub struct SqliteMarks(pub(super) ());
+
+const MARK: &str = "select position from semel_marks where consumer = ?1 and scope = ?2";
+
+const ADVANCE: &str = "insert into semel_marks as m (consumer, scope, position) values (?1, ?2, ?3) \
+    on conflict (consumer, scope) do update set position = excluded.position \
+    where m.position < excluded.position";
+
+#[async_trait]
+impl Marks<Transaction<'static, Sqlite>> for SqliteMarks {
+    async fn mark(
+        &self,
+        tx: &mut Transaction<'static, Sqlite>,
+        consumer: &str,
+        scope: &str,
+    ) -> Result<Option<u64>, Failure> {
+        let mark: Option<i64> = sqlx::query_scalar(MARK)
+            .bind(consumer)
+            .bind(scope)
+            .fetch_optional(&mut **tx)
+            .await
+            .map_err(failure("read a mark"))?;
+        Ok(mark.map(i64::unsigned_abs))
+    }
+
+    async fn advance(
+        &self,
+        tx: &mut Transaction<'static, Sqlite>,
+        consumer: &str,
+        scope: &str,
+        to: u64,
+    ) -> Result<bool, Failure> {
+        let to = stored(to);
+        let raised = sqlx::query(ADVANCE).bind(consumer).bind(scope).bind(to);
+        let raised = raised.execute(&mut **tx).await.map_err(failure("raise a mark"))?;
+        Ok(raised.rows_affected() > 0)
+    }
+}

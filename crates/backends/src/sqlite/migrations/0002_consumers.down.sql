@@ -1,0 +1,2 @@
+DROP TABLE semel_letters;
+DROP TABLE semel_marks;

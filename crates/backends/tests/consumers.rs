@@ -1,0 +1,204 @@
+//! Consumers as a service writes them, on each database: typed handlers, unique constraints, events
+//! that follow from events, dead letters.
+
+use semel_core::admin::{AdminStore, Filter, Selection, State};
+use semel_core::letters::LettersAdmin;
+use semel_core::memory::MemoryBroker;
+use semel_core::{Event, Headers, Limit, Message, Sink};
+use serde_json::json;
+
+fn order(id: i64) -> Event {
+    let event = Event::new("order", id.to_string(), "OrderPlaced");
+    event.with_json(&json!({ "order": id })).unwrap()
+}
+
+async fn publish(broker: &MemoryBroker, events: &[Event]) {
+    let messages: Vec<_> =
+        events.iter().map(|event| Message::first("orders", event.clone())).collect();
+    broker.publish(&messages).await;
+}
+
+macro_rules! consumers {
+    ($database:ident, $store:ident, $inbox:ident, $driver:ident, $fresh:expr, $insert:literal, $unique:literal) => {
+        mod $database {
+            use std::time::Duration;
+
+            use semel_backends::once::OrAlreadyApplied;
+            use semel_backends::$database::{
+                Transaction, $driver, $inbox as Inbox, $store as Store,
+            };
+            use semel_core::{HandlerError, OutboxWriter, Source};
+            use semel_relay::{Consumer, Handlers, Report, Stop};
+            use serde::Deserialize;
+            use tokio::time::timeout;
+
+            use super::*;
+
+            type Tx<'c> = Transaction<'c, $driver>;
+
+            #[derive(Deserialize)]
+            struct Order {
+                order: i64,
+            }
+
+            /// One payment for each order, and an event that says so.
+            async fn pay(
+                store: &Store,
+                tx: &mut Tx<'_>,
+                order: Order,
+                message: &Message,
+            ) -> Result<i64, HandlerError> {
+                let insert = sqlx::query($insert).bind(order.order).bind(order.order);
+                insert.execute(&mut **tx).await.or_already_applied($unique)?;
+                let paid = Event::new("payment", &message.event.aggregate_id, "PaymentTaken");
+                OutboxWriter::append(&store.outbox(), tx, &[paid]).await?;
+                if order.order == 13 {
+                    return Err(HandlerError::reject("unlucky"));
+                }
+                Ok(order.order)
+            }
+
+            async fn drain(
+                broker: &MemoryBroker,
+                consumer: Consumer<Inbox, Handlers<Tx<'static>>>,
+            ) -> Report {
+                let subscription = broker.subscribe("payments", &[]);
+                let draining = consumer.drain(subscription, Stop::never());
+                timeout(Duration::from_secs(60), draining).await.unwrap().unwrap()
+            }
+
+            async fn count(store: &Store) -> i64 {
+                let mut tx = store.begin().await.unwrap();
+                let sql = "select count(*) from payments";
+                sqlx::query_scalar(sql).fetch_one(&mut *tx).await.unwrap()
+            }
+
+            async fn run(store: &Store, sql: &'static str) {
+                let mut tx = store.begin().await.unwrap();
+                sqlx::raw_sql(sql).execute(&mut *tx).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+
+            const TABLE: &str = "create table payments (order_id bigint not null, \
+                 other bigint not null, constraint payments_order unique (order_id), \
+                 constraint payments_other unique (other))";
+
+            #[tokio::test]
+            async fn consume_take_effect_produce_is_one_transaction() {
+                let Some(database) = $fresh else { return };
+                let (store, broker) = (database.store.clone(), MemoryBroker::new());
+                run(&store, TABLE).await;
+                let events: Vec<_> = (1..=20).map(order).collect();
+                publish(&broker, &events).await;
+                publish(&broker, &events).await;
+                let consumer = Consumer::builder("payments", store.inbox())
+                    .on_with("OrderPlaced", store.clone(), pay)
+                    .dead_letters(store.letters())
+                    .build();
+                let report = drain(&broker, consumer.clone()).await;
+                assert_eq!((report.published, report.dead), (39, 1), "its copy is the same letter");
+                assert_eq!(count(&store).await, 19);
+
+                let mut source = store.source("payments").await.unwrap();
+                let limit = Limit { events: 100, ..Limit::default() };
+                let made = source.next_batch(limit).await.unwrap().deliveries;
+                let causes: Vec<_> = events
+                    .iter()
+                    .filter(|event| event.aggregate_id != "13")
+                    .map(|event| event.id.to_string())
+                    .collect();
+                let mut told: Vec<_> = made
+                    .iter()
+                    .map(|made| made.message.event.headers.get(Headers::CAUSATION_ID).unwrap())
+                    .collect();
+                told.sort_unstable();
+                assert_eq!(told, causes);
+
+                let letters = LettersAdmin::new(store.letters(), "payments");
+                let dead = Filter { state: Some(State::Dead), ..Filter::default() };
+                let page = letters.list(&dead, None, 10).await.unwrap();
+                assert_eq!(page.events[0].event.aggregate_id, "13");
+                assert_eq!(letters.retry(&Selection::Matching(dead)).await.unwrap(), 1);
+                let again = Consumer::builder("payments", store.inbox())
+                    .on("OrderPlaced", forgive)
+                    .dead_letters(store.letters())
+                    .build();
+                assert_eq!(drain(&broker, again).await.published, 1);
+                assert_eq!(count(&store).await, 20);
+                assert_eq!(letters.stats().await.unwrap().counts, [0; 6]);
+            }
+
+            async fn forgive(
+                tx: &mut Tx<'_>,
+                order: Order,
+                _: &Message,
+            ) -> Result<(), HandlerError> {
+                let insert = sqlx::query($insert).bind(order.order).bind(order.order);
+                insert.execute(&mut **tx).await?;
+                Ok(())
+            }
+
+            #[tokio::test]
+            async fn a_unique_constraint_says_that_the_effect_was_there() {
+                let Some(database) = $fresh else { return };
+                let (store, broker) = (database.store.clone(), MemoryBroker::new());
+                run(&store, TABLE).await;
+                run(&store, "insert into payments values (1, 100)").await;
+                run(&store, "insert into payments values (99, 2)").await;
+                publish(&broker, &[order(1), order(3)]).await;
+                let builder = || {
+                    Consumer::builder("payments", store.inbox()).on_with(
+                        "OrderPlaced",
+                        store.clone(),
+                        pay,
+                    )
+                };
+                let report = drain(&broker, builder().build()).await;
+                assert_eq!((report.published, report.failed), (2, 0));
+                assert_eq!(count(&store).await, 3);
+
+                // Another constraint than the one that was named.
+                publish(&broker, &[order(2)]).await;
+                let settings = semel_relay::Settings {
+                    schedule: semel_core::Schedule::new(vec![Duration::ZERO; 2]),
+                    ..Default::default()
+                };
+                let report = drain(&broker, builder().settings(settings).build()).await;
+                assert_eq!((report.failed, report.dead), (2, 1));
+                let failure = &broker.dead_letters("payments")[0].1;
+                assert_eq!(failure.code(), "E-HANDLER", "{failure}");
+            }
+        }
+    };
+}
+
+#[cfg(feature = "postgres")]
+consumers!(
+    postgres,
+    PostgresStore,
+    PostgresInbox,
+    Postgres,
+    crate::postgres::Database::new().await,
+    "insert into payments values ($1, $2)",
+    "payments_order"
+);
+#[cfg(feature = "mysql")]
+consumers!(
+    mysql,
+    MysqlStore,
+    MysqlInbox,
+    MySql,
+    crate::mysql::Database::new().await,
+    "insert into payments values (?, ?)",
+    "payments_order"
+);
+#[cfg(feature = "sqlite")]
+consumers!(
+    sqlite,
+    SqliteStore,
+    SqliteInbox,
+    Sqlite,
+    Some(crate::sqlite::Database::new().await),
+    "insert into payments values (?, ?)",
+    "payments.order_id"
+);

@@ -1,0 +1,200 @@
+//! From the log into the outbox: all of it, once, and in order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use semel_core::{Source, outbox::AppendError};
+use semel_testkit::workload::{delivered_numbers, event, events, number};
+use tokio::time::timeout;
+
+use super::super::tail::PATIENCE;
+use super::super::tail::storm::{LANES, write};
+use super::messages;
+
+const STORM: Duration = Duration::from_secs(5);
+
+#[tokio::test]
+async fn a_commit_is_carried_and_wakes_the_source() {
+    let database = messages!();
+    let _carrying = database.carrying().await;
+    let mut relay = database.relay().await;
+    assert!(relay.take(1).await.is_empty());
+    database.emit(&events("a", 0..3)).await;
+    timeout(PATIENCE, relay.source.wakeup()).await.unwrap();
+    assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [0, 1, 2]);
+    assert!(database.store.is_carried().await.unwrap());
+}
+
+#[tokio::test]
+async fn what_was_written_while_nobody_carried_comes_in_the_order_of_the_commits() {
+    let database = messages!();
+    let mut late = database.begin().await;
+    database.emit_in(&mut late, &[event("a", 3)]).await;
+    database.emit(&events("a", 0..2)).await;
+    let mut rolled_back = database.begin().await;
+    database.emit_in(&mut rolled_back, &[event("a", 7)]).await;
+    rolled_back.rollback().await.unwrap();
+    let mut parts = database.begin().await;
+    sqlx::raw_sql("savepoint one").execute(&mut *parts).await.unwrap();
+    database.emit_in(&mut parts, &[event("a", 8)]).await;
+    sqlx::raw_sql("rollback to one").execute(&mut *parts).await.unwrap();
+    database.emit_in(&mut parts, &[event("a", 2)]).await;
+    sqlx::raw_sql("prepare transaction 'in parts'").execute(&mut *parts).await.unwrap();
+    drop(parts);
+    database.run("commit prepared 'in parts'").await;
+    late.commit().await.unwrap();
+    database.carry_all().await;
+    let mut relay = database.relay().await;
+    assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [0, 1, 2, 3]);
+}
+
+/// The slot is confirmed a moment after the outbox has them: what comes again is known.
+#[tokio::test]
+async fn what_comes_again_is_left_alone() {
+    let database = messages!();
+    database.emit(&events("a", 0..5)).await;
+    let known: Vec<_> = events("a", 5..8);
+    database.commit(&known).await;
+    database.emit(&known).await;
+    database.emit(&events("a", 8..10)).await;
+    for _ in 0..3 {
+        database.carry_all().await;
+    }
+    let mut relay = database.relay().await;
+    let mut got = delivered_numbers(&relay.deliver_all(100).await);
+    got.sort_unstable();
+    assert_eq!(got, (0..10).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_key_that_exists_already_is_left_out() {
+    let database = messages!();
+    for partitioned in [false, true] {
+        if partitioned {
+            database.store.partition(Duration::from_secs(86_400)).await.unwrap();
+        }
+        let key = format!("the same {partitioned}");
+        let keyed = |number| event("a", number).with_idempotency_key(&*key);
+        database.emit(&[keyed(1), event("a", 2), keyed(3)]).await;
+        database.emit(&[keyed(4), event("b", 5)]).await;
+        database.carry_all().await;
+        let mut relay = database.relay().await;
+        assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [1, 2, 5]);
+    }
+}
+
+#[tokio::test]
+async fn other_messages_are_nobodys_business() {
+    let database = messages!();
+    database
+        .run(
+            "select pg_logical_emit_message(true, 'somebody', '{}'),
+                pg_logical_emit_message(false, 'semel', '{}'),
+                pg_logical_emit_message(true, 'semel', 'no event'),
+                pg_logical_emit_message(true, 'semel', json_build_object('id', semel.uuid_v7(),
+                    'aggregate_type', 'order', 'aggregate_id', '42', 'event_type', 'OrderPlaced',
+                    'payload', '{\"total\": 99}')::text)",
+        )
+        .await;
+    database.carry_all().await;
+    assert_eq!(database.relay().await.lanes().await, ["42"]);
+}
+
+#[tokio::test]
+async fn a_large_transaction_is_carried_page_by_page() {
+    const EVENTS: u64 = 20_000;
+    let database = messages!();
+    let mut tx = database.begin().await;
+    for first in (0..EVENTS).step_by(1000) {
+        database.emit_in(&mut tx, &events("a", first..first + 1000)).await;
+    }
+    tx.commit().await.unwrap();
+    database.carry_all().await;
+    let delivered = database.relay().await.deliver_all(5000).await;
+    assert_eq!(delivered_numbers(&delivered), (0..EVENTS).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn one_carries_and_another_takes_over() {
+    let database = messages!();
+    let first = database.carrying().await;
+    first.caught_up().await.unwrap();
+    let other = database.again().await;
+    let second = other.carry_messages("others").await.unwrap();
+    database.emit(&[event("a", 0)]).await;
+    second.caught_up().await.unwrap();
+    drop(first);
+    database.emit(&[event("a", 1)]).await;
+    second.caught_up().await.unwrap();
+    assert_eq!(delivered_numbers(&database.relay().await.deliver_all(10).await), [0, 1]);
+}
+
+/// Whoever writes messages may do nothing else here.
+#[tokio::test]
+async fn a_writer_needs_no_right_at_all() {
+    let database = messages!();
+    let mut tx = database.begin().await;
+    let role = format!("nobody_{}", uuid::Uuid::now_v7().simple());
+    let become_nobody = format!("create role {role}; set local role {role}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(become_nobody)).execute(&mut *tx).await.unwrap();
+    let refused = database.store.outbox();
+    sqlx::raw_sql("savepoint here").execute(&mut *tx).await.unwrap();
+    let refused = refused.append(&mut tx, event("a", 0)).await;
+    assert!(matches!(refused, Err(AppendError::Store(_))), "{refused:?}");
+    sqlx::raw_sql("rollback to here").execute(&mut *tx).await.unwrap();
+    database.emit_in(&mut tx, &[event("a", 1)]).await;
+    let leave = format!("reset role; drop role {role}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(leave)).execute(&mut *tx).await.unwrap();
+    tx.commit().await.unwrap();
+    database.carry_all().await;
+    assert_eq!(delivered_numbers(&database.relay().await.deliver_all(10).await), [1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_carrier_that_is_cut_off_under_eight_writers_loses_doubles_and_reorders_nothing() {
+    const WRITERS: u64 = 8;
+    let database = messages!();
+    database.run("create table lanes (lane bigint primary key, version bigint)").await;
+    let lanes = format!("insert into lanes select n, 0 from generate_series(0, {LANES}) n");
+    database.run(&lanes).await;
+    let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let writers: Vec<_> = (1..=WRITERS)
+        .map(|seed| {
+            let (stop, written) = (Arc::clone(&stop), Arc::clone(&written));
+            let (store, outbox) = (database.store.clone(), database.messages());
+            tokio::spawn(write(store, outbox, seed, stop, written))
+        })
+        .collect();
+    let began = Instant::now();
+    let mut relay = database.relay().await;
+    let mut delivered = Vec::new();
+    let mut carrying = database.carrying().await;
+    let mut round = 0;
+    while began.elapsed() < STORM {
+        round += 1;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        delivered.extend(relay.deliver_all(50).await);
+        if round % 2 == 0 {
+            database.cut_tail().await;
+        } else {
+            drop(carrying);
+            carrying = database.carrying().await;
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    carrying.caught_up().await.unwrap();
+    delivered.extend(relay.deliver_all(1000).await);
+    let mut versions: HashMap<&str, u64> = HashMap::new();
+    for got in &delivered {
+        let event = &got.message.event;
+        let version = versions.entry(&event.aggregate_id).or_default();
+        *version += 1;
+        assert_eq!(number(event), *version, "lane {}", event.aggregate_id);
+    }
+    assert_eq!(delivered.len() as u64, written.load(Ordering::Relaxed), "none lost or invented");
+}

@@ -1,0 +1,114 @@
+//! The slot: nothing is written that nobody keeps, and no log is held back without need.
+
+use std::time::Duration;
+
+use semel_backends::postgres::PostgresConfig;
+use semel_core::Fault;
+use semel_core::outbox::AppendError;
+use semel_testkit::services::{Private, Service};
+use semel_testkit::workload::{delivered_numbers, event, events};
+
+use super::super::database;
+use super::messages;
+
+fn code(refused: Result<(), AppendError>) -> &'static str {
+    let failure = match refused {
+        Err(AppendError::Store(failure)) => Some(failure),
+        _ => None,
+    };
+    let failure = failure.unwrap();
+    assert_eq!(failure.fault(), Fault::Misconfigured);
+    failure.code()
+}
+
+#[tokio::test]
+async fn nothing_is_written_that_nobody_keeps() {
+    let database = database!();
+    let refused = database.store.carry_messages("orders").await.unwrap_err();
+    assert_eq!(refused.code(), "E-MESSAGES-SLOT");
+    let mut tx = database.begin().await;
+    let refused = database.messages().append(&mut tx, event("a", 0)).await;
+    assert_eq!(code(refused), "E-MESSAGES-SLOT");
+    // The transaction can go on.
+    database.append(&mut tx, &[event("a", 1)]).await;
+    tx.commit().await.unwrap();
+
+    // A slot that is still being made does not keep what is written meanwhile.
+    let mut long = database.begin().await;
+    sqlx::query("select pg_current_xact_id()").execute(&mut *long).await.unwrap();
+    let store = database.store.clone();
+    let preparing = tokio::spawn(async move { store.prepare_messages().await });
+    let begun =
+        "select exists (select from pg_replication_slots where database = current_database())";
+    database.wait_for("the slot is begun", begun).await;
+    let refused = database.messages().append(&mut long, event("a", 2)).await;
+    assert_eq!(code(refused), "E-MESSAGES-SLOT");
+    long.rollback().await.unwrap();
+    preparing.await.unwrap().unwrap();
+    database.store.prepare_messages().await.unwrap();
+    database.emit(&[event("a", 3)]).await;
+    database.carry_all().await;
+    assert_eq!(delivered_numbers(&database.relay().await.deliver_all(10).await), [1, 3]);
+}
+
+/// Neither a broker that is down nor a busy neighbour keeps the server from removing its log.
+#[tokio::test]
+async fn a_carried_slot_holds_back_no_log() {
+    let database = messages!();
+    database.run("create table other (content text)").await;
+    let carrying = database.carrying().await;
+    database.emit(&events("a", 0..5)).await;
+    carrying.caught_up().await.unwrap();
+    let mut relay = database.relay().await;
+    assert_eq!(relay.take(10).await.len(), 5, "nobody settles them");
+    for _ in 0..8 {
+        database
+            .run("insert into other select repeat(md5(n::text), 100) from generate_series(1, 3000) n")
+            .await;
+    }
+    let held = "select pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint from \
+        pg_replication_slots where database = current_database()";
+    let mut retained = i64::MAX;
+    for _ in 0..100 {
+        database.run("checkpoint").await;
+        retained = database.number(held).await;
+        if retained < 1024 * 1024 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(retained < 16 * 1024 * 1024, "{retained} bytes of log are held back");
+}
+
+/// The server may be told to let a slot go when it holds back too much: then messages are lost, and
+/// no more are written.
+#[tokio::test]
+async fn a_slot_that_is_lost_is_told_and_refuses_more() {
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let store = PostgresConfig::new(server.address()).unwrap().connect().await.unwrap();
+    store.migrate().await.unwrap();
+    store.prepare_messages().await.unwrap();
+    let outbox = store.outbox().as_messages();
+    let mut tx = store.begin().await.unwrap();
+    outbox.append(&mut tx, event("a", 0)).await.unwrap();
+    tx.commit().await.unwrap();
+    for sql in [
+        "alter system set max_slot_wal_keep_size = '1MB'",
+        "alter system set max_wal_size = '32MB'",
+        "select pg_reload_conf()",
+        "create table other (content text)",
+        "insert into other select repeat(md5(n::text), 100) from generate_series(1, 30000) n",
+        "select pg_switch_wal()",
+        "checkpoint",
+        "insert into other values ('more')",
+        "select pg_switch_wal()",
+        "checkpoint",
+    ] {
+        sqlx::raw_sql(sql).execute(store.pool()).await.unwrap();
+    }
+    let refused = store.carry_messages("orders").await.unwrap_err();
+    assert_eq!(refused.code(), "E-MESSAGES-LOST");
+    let mut tx = store.begin().await.unwrap();
+    assert_eq!(code(outbox.append(&mut tx, event("a", 1)).await), "E-MESSAGES-SLOT");
+    tx.rollback().await.unwrap();
+}

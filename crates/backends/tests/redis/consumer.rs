@@ -1,0 +1,52 @@
+//! All of it together: stream, group, engine, inbox, effect.
+
+use bytes::Bytes;
+use redis::cmd;
+use semel_backends::redis::{RedisConfig, RedisInbox, RedisSubscription, RedisTx};
+use semel_core::{Event, Failure, Message};
+use semel_relay::{Consumer, Relay, Stop, handler_fn};
+use semel_testkit::workload::lanes;
+use tokio::time::timeout;
+
+use super::{PATIENCE, Stream, random_name};
+
+/// What two consumers in turn make of a stream where everything is twice and one message is poison:
+/// each effect once, and one dead letter.
+#[tokio::test]
+async fn every_effect_is_once_and_poison_is_put_aside() {
+    let Some(stream) = Stream::fresh().await else { return };
+    let url = format!("redis://{}", stream.proxy.address());
+    let effects = random_name("effects");
+    let orders = lanes(100);
+    for _ in 0..2 {
+        assert!(stream.publish(orders.clone()).await.all_confirmed());
+    }
+    assert!(stream.publish([Event::new("order", "poison", "Numbered")]).await.all_confirmed());
+    for _ in 0..2 {
+        let inbox = RedisConfig::new(&url).unwrap().key_prefix(format!("{effects}:"));
+        let inbox = inbox.connect_inbox().await.unwrap();
+        let member = RedisConfig::new(&url).unwrap().subscribe("billing", [stream.name.as_str()]);
+        consume(&effects, inbox, member.open().await.unwrap()).await;
+        // To the second one everything is a duplicate.
+        assert!(stream.publish(orders.clone()).await.all_confirmed());
+    }
+    let counted: Vec<u64> = stream.reader.ask(cmd("HVALS").arg(&effects)).await;
+    assert_eq!(counted, [1; 100]);
+    assert_eq!(stream.reader.count(&format!("{}.dead", stream.name)).await, 1);
+}
+
+async fn consume(effects: &str, inbox: RedisInbox, subscription: RedisSubscription) {
+    let effects = effects.to_owned();
+    let count = handler_fn(move |tx: &mut RedisTx, message: &Message| {
+        let (effects, lane) = (effects.clone(), message.event.aggregate_id.clone());
+        Box::pin(async move {
+            if lane == "poison" {
+                return Err(Failure::refused("E-TEST", "never"));
+            }
+            tx.queue(cmd("HINCRBY").arg(effects).arg(lane).arg(1));
+            Ok(Bytes::new())
+        })
+    });
+    let relay = Relay::new("billing", subscription, Consumer::new("billing", inbox, count));
+    timeout(PATIENCE, relay.drain(Stop::never())).await.expect("an end").unwrap();
+}

@@ -1,0 +1,32 @@
+//! F: how long answers are kept.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::probe::Probe;
+use super::{Wrong, behaviours};
+
+behaviours! {
+    79 until_the_end ["brief"] "an answer is replayed until shortly before its end";
+    80 afterwards ["brief"] "after its end the key runs again, unmarked";
+}
+
+async fn until_the_end(probe: Probe) -> Result<(), Wrong> {
+    let call = probe.post("brief");
+    let first = probe.send(&call).await?;
+    first.is_first(201)?;
+    sleep(Duration::from_secs(4)).await;
+    probe.send(&call).await?.repeats(&first)?;
+    probe.ran(1).await
+}
+
+async fn afterwards(probe: Probe) -> Result<(), Wrong> {
+    let call = probe.post("brief");
+    probe.send(&call).await?.is_first(201)?;
+    sleep(Duration::from_millis(7500)).await;
+    let second = probe.send(&call).await?;
+    second.is_first(201)?;
+    probe.send(&call).await?.repeats(&second)?;
+    probe.ran(2).await
+}

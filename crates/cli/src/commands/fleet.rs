@@ -1,0 +1,206 @@
+//! The pipelines that a relay runs, and how they change when the configuration does.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use semel_relay::{Group, Report, Stop, Stopper};
+use tokio::task::{AbortHandle, JoinSet};
+
+#[cfg(feature = "page")]
+use super::page::View;
+use super::relay::{EFFECT, connect, crashed, open};
+use crate::config::{Config, Pipeline, Retention};
+use crate::exit::Problem;
+
+/// Pipelines that run, and those that wait for their predecessor to end.
+pub(super) struct Fleet {
+    drain: bool,
+    stopping: bool,
+    running: JoinSet<Ended>,
+    members: BTreeMap<String, Member>,
+    waiting: BTreeMap<String, Ready>,
+    // Ends with the fleet: nobody waits for it.
+    upkeep: JoinSet<()>,
+    #[cfg(feature = "page")]
+    views: BTreeMap<String, View>,
+}
+
+/// A pipeline and how it ended.
+pub(super) type Ended = (String, Result<Report, Problem>);
+
+struct Member {
+    fingerprint: u64,
+    stopper: Stopper,
+    upkeep: Option<AbortHandle>,
+}
+
+/// Connected, and ready to start.
+struct Ready {
+    name: String,
+    place: String,
+    fingerprint: u64,
+    group: Group,
+    upkeep: Option<AbortHandle>,
+    #[cfg(feature = "page")]
+    view: View,
+}
+
+impl Fleet {
+    pub(super) fn new(drain: bool) -> Self {
+        Self {
+            drain,
+            stopping: false,
+            running: JoinSet::new(),
+            members: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            upkeep: JoinSet::new(),
+            #[cfg(feature = "page")]
+            views: BTreeMap::new(),
+        }
+    }
+
+    /// What the present configuration has to show.
+    #[cfg(feature = "page")]
+    pub(super) fn views(&self) -> impl Iterator<Item = &View> {
+        self.views.values()
+    }
+
+    /// Starts all pipelines, or none of them.
+    pub(super) async fn start(&mut self, config: Config) -> Result<(), Problem> {
+        for pipeline in config.pipelines {
+            let ready = self.connect(pipeline, config.retention).await?;
+            #[cfg(feature = "page")]
+            self.views.insert(ready.name.clone(), ready.view.clone());
+            self.launch(ready);
+        }
+        Ok(())
+    }
+
+    /// Lets what is in flight finish; the second time, leaves at once.
+    pub(super) fn stop(&mut self) {
+        self.stopping = true;
+        self.waiting.clear();
+        self.members.values().for_each(|member| member.stopper.stop());
+    }
+
+    /// The next pipeline that ends; nothing when none is left.
+    pub(super) async fn next(&mut self) -> Option<Ended> {
+        let (name, ended) = match self.running.join_next().await? {
+            Ok(ended) => ended,
+            Err(panicked) => (String::new(), Err(crashed(panicked))),
+        };
+        if let Some(Member { upkeep: Some(upkeep), .. }) = self.members.remove(&name) {
+            upkeep.abort();
+        }
+        let Some(successor) = self.waiting.remove(&name) else { return Some((name, ended)) };
+        self.launch(successor);
+        let report = ended.unwrap_or_else(|problem| {
+            tracing::error!(pipeline = name, "the old one failed: {}", problem.summary());
+            Report::default()
+        });
+        Some((name, Ok(report)))
+    }
+
+    /// Goes over to a new configuration: what did not change goes on, the rest is stopped as by
+    /// SIGTERM and started again where it was. Unless all of it is right, nothing changes.
+    pub(super) async fn reload(&mut self, path: &Path) {
+        if self.stopping || self.drain {
+            return;
+        }
+        match self.prepare(path).await {
+            Ok(changes) => self.apply(changes),
+            Err(problem) => {
+                let message = problem.message();
+                tracing::error!("the new configuration is refused, the old one goes on\n{message}");
+            }
+        }
+    }
+
+    /// Connects what is new or different, before anything is stopped.
+    async fn prepare(&mut self, path: &Path) -> Result<Changes, Problem> {
+        let config = Config::load(path)?;
+        let mut changes = Changes { kept: Vec::new(), ready: Vec::new() };
+        for pipeline in config.pipelines {
+            let member = self.members.get(&pipeline.name);
+            let is_same = |member: &Member| member.fingerprint == pipeline.fingerprint;
+            if member.is_some_and(is_same) && !self.waiting.contains_key(&pipeline.name) {
+                changes.kept.push(pipeline.name);
+            } else {
+                let ready = self.connect(pipeline, config.retention).await;
+                changes.ready.push(ready.inspect_err(|_| changes.give_up())?);
+            }
+        }
+        Ok(changes)
+    }
+
+    fn apply(&mut self, changes: Changes) {
+        let (kept, started) = (changes.kept.len(), changes.ready.len());
+        self.waiting.clear();
+        let leaving = |name: &&String| !changes.kept.contains(name);
+        for name in self.members.keys().filter(leaving) {
+            self.members[name].stopper.stop();
+        }
+        let stopped = self.members.len() - kept;
+        #[cfg(feature = "page")]
+        self.views.retain(|name, _| changes.kept.contains(name));
+        for ready in changes.ready {
+            #[cfg(feature = "page")]
+            self.views.insert(ready.name.clone(), ready.view.clone());
+            if self.members.contains_key(&ready.name) {
+                self.waiting.insert(ready.name.clone(), ready);
+            } else {
+                self.launch(ready);
+            }
+        }
+        tracing::info!(kept, stopped, started, "the new configuration holds");
+    }
+
+    async fn connect(
+        &mut self,
+        pipeline: Pipeline,
+        retention: Option<Retention>,
+    ) -> Result<Ready, Problem> {
+        let (name, place) = (pipeline.name.clone(), pipeline.place());
+        let (fingerprint, retention) = (pipeline.fingerprint, retention.filter(|_| !self.drain));
+        let problem = |failure| Problem::new(failure, &place, EFFECT);
+        let database = open(&pipeline).await.map_err(problem)?;
+        #[cfg(feature = "page")]
+        let view = View::of(&pipeline, &database);
+        let connected = connect(pipeline, database, retention, self.drain, &mut self.upkeep).await;
+        let (group, upkeep) = connected.map_err(problem)?;
+        Ok(Ready {
+            name,
+            place,
+            fingerprint,
+            group,
+            upkeep,
+            #[cfg(feature = "page")]
+            view,
+        })
+    }
+
+    fn launch(&mut self, ready: Ready) {
+        let Ready { name, place, fingerprint, group, upkeep, .. } = ready;
+        tracing::info!(pipeline = name, "relay started: {place}");
+        let (stopper, stop) = Stop::new();
+        let drain = self.drain;
+        self.members.insert(name.clone(), Member { fingerprint, stopper, upkeep });
+        self.running.spawn(async move {
+            let ended = if drain { group.drain(stop).await } else { group.run(stop).await };
+            (name, ended.map_err(|failure| Problem::new(failure, place, EFFECT)))
+        });
+    }
+}
+
+/// What a new configuration keeps and brings.
+struct Changes {
+    kept: Vec<String>,
+    ready: Vec<Ready>,
+}
+
+impl Changes {
+    /// Nothing of it will run.
+    fn give_up(&self) {
+        self.ready.iter().filter_map(|ready| ready.upkeep.as_ref()).for_each(AbortHandle::abort);
+    }
+}

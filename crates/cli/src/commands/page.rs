@@ -1,0 +1,132 @@
+//! The page beside the relays of a process: what they do, for people and for probes.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use metrics_exporter_prometheus::PrometheusHandle;
+use semel_backends::mapped::Mapping;
+use semel_core::Failure;
+use semel_dashboard::{Dashboard, Pipeline as Shown, router};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::config::{Http, Pipeline};
+use crate::counting;
+use crate::wiring::{Database, Mode, shown};
+
+/// Takes the address for as long as it lives, and shows what it was told last.
+pub(super) struct Page {
+    listener: TcpListener,
+    http: Http,
+    metrics: PrometheusHandle,
+    serving: JoinSet<()>,
+    _tidying: JoinSet<()>,
+}
+
+impl Page {
+    /// Takes the address, and counts from now on.
+    pub(super) async fn bind(http: Http) -> Result<Self, Failure> {
+        let taken = TcpListener::bind(http.listen).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        });
+        let listener = taken.map_err(|error| {
+            let what = format!("cannot listen on {}", http.listen);
+            Failure::misconfigured("E-HTTP-LISTEN", what)
+                .with_source(error)
+                .with_fix("choose another address for listen in [http]")
+        })?;
+        let metrics = counting::install()?;
+        let address = listener.local_addr().unwrap_or(http.listen);
+        tracing::info!("page, API, health and metrics on http://{address}/");
+        let mut tidying = JoinSet::new();
+        tidying.spawn(tidy(metrics.clone()));
+        Ok(Self { listener, http, metrics, serving: JoinSet::new(), _tidying: tidying })
+    }
+
+    /// Shows these pipelines from now on.
+    pub(super) fn show<'a>(&mut self, views: impl Iterator<Item = &'a View>) {
+        let views: Vec<_> = views.collect();
+        let databases: Arc<[_]> = views.iter().map(|view| Arc::clone(&view.database)).collect();
+        let render = self.metrics.clone();
+        let dashboard = Dashboard::new(move || are_reached(Arc::clone(&databases)))
+            .with_access(self.http.access.clone())
+            .with_metrics(move || render.render());
+        let dashboard = views.into_iter().map(View::shown).fold(dashboard, Dashboard::with);
+        match self.listener.try_clone().and_then(tokio::net::TcpListener::from_std) {
+            Ok(listener) => {
+                self.serving.abort_all();
+                let watched = dashboard.clone();
+                self.serving.spawn(async move { watched.watch().await });
+                self.serving.spawn(answer(listener, router(dashboard)));
+            }
+            Err(error) => tracing::error!(%error, "the page goes on showing what it did"),
+        }
+    }
+}
+
+/// What is shown of a pipeline.
+#[derive(Clone)]
+pub(super) struct View {
+    name: String,
+    from: String,
+    mapping: Option<Mapping>,
+    mode: &'static str,
+    sinks: Vec<(String, &'static str)>,
+    database: Arc<dyn Database>,
+}
+
+impl View {
+    pub(super) fn of(pipeline: &Pipeline, database: &Arc<dyn Database>) -> Self {
+        let mode = pipeline.source.following.mode;
+        let mode = Mode::ALL.iter().find(|(_, known)| *known == mode).map_or("", |(name, _)| *name);
+        let sinks = pipeline.sinks.iter().map(|sink| (sink.name.clone(), sink.technology()));
+        Self {
+            name: pipeline.name.clone(),
+            from: shown(pipeline.source.url.reveal()),
+            mapping: pipeline.source.mapping.clone(),
+            mode,
+            sinks: sinks.collect(),
+            database: Arc::clone(database),
+        }
+    }
+
+    fn shown(&self) -> Shown {
+        let admin = self.database.admin(&self.name, self.mapping.as_ref()).into();
+        let pipeline = Shown::new(&self.name, admin)
+            .with_insight(self.database.insight())
+            .with_keys(self.database.keys())
+            .from(self.from.clone())
+            .mode(self.mode);
+        let to = |all: Shown, (name, kind): &(String, &'static str)| all.to(name.clone(), *kind);
+        self.sinks.iter().fold(pipeline, to)
+    }
+}
+
+async fn answer(listener: tokio::net::TcpListener, app: Router) {
+    if let Err(error) = axum::serve(listener, app).await {
+        tracing::error!(%error, "the page has ended");
+    }
+}
+
+/// What was measured long ago must not fill the memory.
+async fn tidy(metrics: PrometheusHandle) {
+    loop {
+        sleep(Duration::from_secs(5)).await;
+        metrics.run_upkeep();
+    }
+}
+
+/// Whether every database answers; brokers are not asked, since an outage of theirs is waited for.
+async fn are_reached(databases: Arc<[Arc<dyn Database>]>) -> Result<(), Failure> {
+    const PATIENCE: Duration = Duration::from_secs(2);
+    for database in databases.iter() {
+        let tables = timeout(PATIENCE, database.tables()).await.unwrap_or_else(|_| {
+            Err(Failure::unavailable("E-HTTP-SLOW", "the database did not answer within 2 seconds"))
+        });
+        tables?.check()?;
+    }
+    Ok(())
+}

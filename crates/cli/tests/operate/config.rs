@@ -1,0 +1,95 @@
+//! `semel config`.
+
+use std::fs;
+
+use serde_json::Value;
+
+use super::shop::{Shop, all};
+
+#[test]
+fn a_mistake_is_shown_with_its_line_and_a_mark_and_without_its_value() {
+    let shop = Shop::new();
+    shop.configure("retry = { attempts = 0 }\nkey = \"{hunter2\"");
+    let message = shop.refused(78, &["config", "check"]);
+    let expected = "\
+  where   semel.toml:9  [pipeline.orders.retry] attempts: must be from 1 to 1000, not 0
+            9 | retry = { attempts = …
+              |           ^^^^^^^^
+  where   semel.toml:10  [pipeline.orders] key: ";
+    assert!(message.contains(expected), "{message}");
+    assert!(message.contains("10 | key = …\n"), "{message}");
+}
+
+#[test]
+fn a_folder_is_one_configuration() {
+    let shop = Shop::new();
+    let text = shop.read("semel.toml");
+    let (source, rest) = text.split_at(text.find("[sink.out]").unwrap());
+    fs::create_dir(shop.file("conf")).unwrap();
+    fs::write(shop.file("conf/10-source.toml"), source).unwrap();
+    fs::write(shop.file("conf/20-rest.toml"), rest).unwrap();
+    fs::write(shop.file("conf/.20-rest.toml.swp"), "[broken").unwrap();
+    fs::write(shop.file("conf/notes.txt"), "[broken").unwrap();
+    shop.insert("42", "OrderPlaced");
+    shop.expect(0, &["relay", "--config", "conf", "--drain"]);
+    assert_eq!(shop.published().len(), 1);
+
+    fs::write(shop.file("conf/30-more.toml"), source).unwrap();
+    let message = shop.refused(78, &["config", "check", "--config", "conf"]);
+    let expected = "conf/30-more.toml:1  source.orders is in conf/10-source.toml:1 already";
+    assert!(message.contains(expected), "{message}");
+}
+
+#[test]
+fn what_holds_is_shown_with_who_says_so() {
+    let shop = Shop::new();
+    fs::write(shop.file("url"), "sqlite://shop.db\n").unwrap();
+    let text = shop.read("semel.toml").replace("url = \"sqlite://shop.db\"", "url_file = \"url\"");
+    shop.write_config(&text.replace("events.ndjson", "${FILE:-events.ndjson}"));
+    let mut command = shop.command(&["config", "show"]);
+    let output = command.env("SEMEL_SOURCE__ORDERS__BATCH", "7").output().unwrap();
+    assert!(output.status.success(), "{}", all(&output));
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let line = |key: &str| {
+        let begins = |line: &&str| line.split_whitespace().next() == Some(key);
+        let found = shown.lines().find(begins).unwrap_or_else(|| panic!("{key} in {shown}"));
+        found.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(line("url"), "url = *** # semel.toml:2, file url");
+    assert_eq!(line("batch"), "batch = 7 # SEMEL_SOURCE__ORDERS__BATCH");
+    assert_eq!(line("path"), "path = \"events.ndjson\" # semel.toml:5, ${FILE}");
+    assert_eq!(line("poll_interval"), "poll_interval = \"100ms\" # default");
+    assert_eq!(line("to"), "to = \"out\" # semel.toml:8");
+
+    let all = shop.json(&["config", "show"]);
+    let url = all.as_array().unwrap().iter().find(|one| one["key"] == "url").unwrap();
+    assert_eq!((&url["value"], &url["secret"]), (&"***".into(), &true.into()));
+}
+
+#[test]
+fn tests_of_the_routing_are_run() {
+    let shop = Shop::new();
+    let test = |topic: &str| {
+        format!(
+            "[[test]]\nname = \"orders go to {topic}\"\n\
+             given = {{ aggregate_type = \"order\", aggregate_id = \"7\", event_type = \"X\" }}\n\
+             expect = {{ topic = {topic:?}, key = \"7\" }}\n"
+        )
+    };
+    shop.configure(&test("order.events"));
+    let told = shop.expect(0, &["config", "test"]);
+    assert_eq!(told, "ok      orders go to order.events\n1 passed, 0 failed\n");
+    shop.configure(&(test("order.events") + &test("orders")));
+    let told = shop.expect(1, &["config", "test"]);
+    assert!(told.contains("the topic is \"order.events\", not \"orders\""), "{told}");
+    assert!(told.ends_with("1 passed, 1 failed\n"), "{told}");
+}
+
+#[test]
+fn the_schema_is_json_and_names_the_sinks() {
+    let schema: Value =
+        serde_json::from_str(&Shop::new().expect(0, &["config", "schema"])).unwrap();
+    let types = schema["properties"]["sink"]["additionalProperties"]["oneOf"].as_array().unwrap();
+    let names: Vec<_> = types.iter().map(|one| &one["properties"]["type"]["const"]).collect();
+    assert!(names.contains(&&"file".into()) && names.contains(&&"webhook".into()), "{names:?}");
+}

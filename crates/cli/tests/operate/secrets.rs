@@ -1,0 +1,200 @@
+//! A marker in every secret is in nothing that the program says, whatever goes wrong.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::Running;
+use super::shop::{Shop, all};
+
+const MARKER: &str = "c4n4ry5ecret";
+
+/// Sinks as they might be, each secret of which is the marker, or holds it. Nothing answers there.
+const SINKS: &[(&str, &str)] = &[
+    (
+        "kafka",
+        "brokers = '127.0.0.1:1'\nsasl = { mechanism = 'plain', user = 'me', password = 'MARKER' }",
+    ),
+    ("rabbitmq", "url = 'amqp://me:MARKER@127.0.0.1:1'\nuser = 'me'\npassword = 'MARKER'"),
+    (
+        "nats",
+        "url = 'nats://me:MARKER@127.0.0.1:1'\nuser = 'me'\npassword = 'MARKER'\ntoken = 'MARKER'",
+    ),
+    ("redis", "url = 'redis://me:MARKER@127.0.0.1:1'\nuser = 'me'\npassword = 'MARKER'"),
+    ("mqtt", "url = 'mqtt://me:MARKER@127.0.0.1:1'\nuser = 'me'\npassword = 'MARKER'"),
+    ("sqs", AWS),
+    ("sns", AWS),
+    ("eventbridge", AWS),
+    (
+        "webhook",
+        "url = 'https://127.0.0.1:1/MARKER?key=MARKER'\nallow = ['127.0.0.1']\n\
+         secret = 'whsec_c4n4ry5ecretc4n4ry5ecretc4n4ry5ecret'\n\
+         next_secret = 'whsec_c4n4ry5ecretc4n4ry5ecretc4n4ry5ecret'\nauthorization = 'Bearer MARKER'",
+    ),
+];
+const AWS: &str = "region = 'eu-central-1'\nendpoint_url = 'http://127.0.0.1:1'\n\
+                   access_key_id = 'me'\nsecret_access_key = 'MARKER'\nsession_token = 'MARKER'";
+
+fn configuration(sink: &str, lines: &str) -> String {
+    format!(
+        "[source.orders]\nurl = 'sqlite://shop.db'\n[sink.out]\ntype = '{sink}'\n{lines}\n\
+         [pipeline.orders]\nfrom = 'orders'\nto = 'out'\n"
+    )
+    .replace("MARKER", MARKER)
+}
+
+fn is_silent(what: &str, output: &Output) {
+    let text = all(output);
+    assert!(!text.contains(MARKER), "{what}: {text}");
+}
+
+/// The schema knows which keys are secrets: those that may be in a file of their own.
+fn secrets_of(schema: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    if let Some(properties) = schema["properties"].as_object() {
+        for (key, value) in properties {
+            if properties.contains_key(&format!("{key}_file")) && value["type"] == "string" {
+                found.insert(key.clone());
+            }
+            found.extend(secrets_of(value));
+        }
+    }
+    found
+}
+
+#[test]
+fn no_secret_of_a_sink_is_ever_said() {
+    let shop = Shop::new();
+    shop.insert("1", "OrderPlaced");
+    let schema: Value = serde_json::from_str(&shop.expect(0, &["config", "schema"])).unwrap();
+    let kinds = schema["properties"]["sink"]["additionalProperties"]["oneOf"].as_array().unwrap();
+    let mut relays = Vec::new();
+    for kind in kinds {
+        let name = kind["properties"]["type"]["const"].as_str().unwrap();
+        let secrets = secrets_of(kind);
+        let Some((_, lines)) = SINKS.iter().find(|(known, _)| *known == name) else {
+            assert!(secrets.is_empty(), "{name} has secrets that are not tried: {secrets:?}");
+            continue;
+        };
+        for key in &secrets {
+            assert!(lines.contains(&format!("{key} = '")), "{name}: {key} is not tried");
+        }
+        let file = format!("{name}.toml");
+        fs::write(shop.file(&file), configuration(name, lines)).unwrap();
+        for command in [&["config", "check"][..], &["config", "show"], &["status"]] {
+            let output = shop.command(command).args(["--config", &file]).output().unwrap();
+            assert!(output.status.success(), "{name}: {}", all(&output));
+            is_silent(name, &output);
+        }
+        wrong_values_are_not_repeated(&shop, name, lines, &secrets);
+        relays.push((name.to_owned(), start_relay(&shop, name)));
+    }
+    // Long enough to fail, to wait and to fail again; what they say is in files.
+    std::thread::sleep(Duration::from_secs(3));
+    let mut leaks = Vec::new();
+    for (name, mut relay) in relays {
+        relay.signal("TERM");
+        relay.signal("TERM");
+        relay.0.wait().unwrap();
+        let (out, log) = (shop.read(&format!("{name}.out")), shop.read(&format!("{name}.log")));
+        assert!(log.len() > 20, "{name} said nothing");
+        let said = log.lines().chain(out.lines()).filter(|line| line.contains(MARKER));
+        leaks.extend(said.map(|line| format!("{name}: {line}")));
+    }
+    assert!(leaks.is_empty(), "{leaks:#?}");
+}
+
+/// A secret of the wrong shape, or of the wrong type, is not in the message about it.
+fn wrong_values_are_not_repeated(shop: &Shop, name: &str, lines: &str, secrets: &BTreeSet<String>) {
+    for key in secrets {
+        for wrong in [format!("'{MARKER}'"), format!("['{MARKER}']"), format!("'${{{MARKER}'")] {
+            let begin = lines.find(&format!("{key} = '")).unwrap();
+            let value = begin + key.len() + 3;
+            let end = value + 1 + lines[value + 1..].find('\'').unwrap() + 1;
+            let text = format!("{}{wrong}{}", &lines[..value], &lines[end..]);
+            fs::write(shop.file("wrong.toml"), configuration(name, &text)).unwrap();
+            let check = ["config", "check", "--config", "wrong.toml"];
+            is_silent(&format!("{name} {key} {wrong}"), &shop.command(&check).output().unwrap());
+        }
+    }
+}
+
+fn start_relay(shop: &Shop, name: &str) -> Running {
+    let file = |end: &str| fs::File::create(shop.file(&format!("{name}.{end}"))).unwrap();
+    // Each has a pipeline of its own name, so that they do not wait for each other.
+    let path = shop.file(&format!("{name}.toml"));
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace("[pipeline.orders]", &format!("[pipeline.{name}]"))).unwrap();
+    let mut command = shop.command(&["relay", "--config", &format!("{name}.toml")]);
+    let command = command.env("SEMEL_LOG", "debug").stdout(file("out")).stderr(file("log"));
+    Running(command.spawn().unwrap())
+}
+
+#[test]
+fn no_secret_of_a_source_is_ever_said() {
+    let shop = Shop::new();
+    let urls = [
+        "postgres://me:MARKER@127.0.0.1:1/shop?password=MARKER",
+        "mysql://me:MARKER@127.0.0.1:1/shop",
+        "sqlite://missing/shop.db?key=MARKER",
+        "oracle://me:MARKER@db/shop",
+        "MARKER",
+        "postgres://me:MARKER@[::1/shop",
+    ];
+    for url in urls.map(|url| url.replace("MARKER", MARKER)) {
+        fs::write(shop.file("url"), &url).unwrap();
+        let ways = [format!("url = '{url}'"), "url_file = 'url'".into(), "url = '${URL}'".into()];
+        for line in &ways {
+            let text =
+                configuration("file", "path = 'x'").replace("url = 'sqlite://shop.db'", line);
+            shop.write_config(&text);
+            for output in ["text", "json"] {
+                let show = ["config", "show", "--output", output];
+                is_silent(line, &shop.command(&show).env("URL", &url).output().unwrap());
+            }
+        }
+        // Connecting takes its time: all at once.
+        let of_config = [&["status"][..], &["check"], &["relay", "--drain"], &["tap"]];
+        let of_url = [&["migrate", "status"][..], &["grants"], &["check"]];
+        let mut started = Vec::new();
+        for arguments in of_config {
+            started.push(start(shop.command(arguments).env("URL", &url)));
+        }
+        for arguments in of_url {
+            started.push(start(shop.command(arguments).args(["--database", &url])));
+        }
+        for child in started {
+            is_silent(&url.replace(MARKER, "MARKER"), &child.wait_with_output().unwrap());
+        }
+    }
+}
+
+fn start(command: &mut Command) -> Child {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[cfg(feature = "proxy")]
+#[test]
+fn no_secret_of_the_proxy_is_ever_said() {
+    let shop = Shop::new();
+    let schema: Value = serde_json::from_str(&shop.expect(0, &["config", "schema"])).unwrap();
+    let secrets = secrets_of(&schema["properties"]["proxy"]);
+    assert_eq!(secrets, BTreeSet::from(["fingerprint_secret".into(), "store".into()]));
+    let text = format!(
+        "[proxy]\nlisten = '127.0.0.1:0'\nadmin = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:1'\n\
+         scope = 'single-tenant'\nstore = 'postgres://me:{MARKER}@127.0.0.1:1/keys'\n\
+         fingerprint_secret = '{MARKER}{MARKER}{MARKER}'\n"
+    );
+    shop.write_config(&text);
+    for arguments in [&["config", "check"][..], &["config", "show"], &["proxy"]] {
+        let mut command: Command = shop.command(arguments);
+        let output = command.args(["--config", "semel.toml"]).output().unwrap();
+        is_silent(&format!("{arguments:?}"), &output);
+    }
+    shop.write_config(&text.replace("postgres://", "oracle://"));
+    let output = shop.command(&["proxy", "--config", "semel.toml"]).output().unwrap();
+    is_silent("proxy", &output);
+}

@@ -1,0 +1,92 @@
+//! `semel verify`.
+
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use super::shop::Shop;
+
+fn shop_with(events: &[&str]) -> Shop {
+    let shop = Shop::new();
+    events.iter().for_each(|name| shop.insert("1", name));
+    shop.expect(0, &["relay", "--drain"]);
+    shop
+}
+
+fn verdict(shop: &Shop, code: i32, more: &[&str]) -> Value {
+    let arguments = [&["verify", "--output", "json"], more].concat();
+    serde_json::from_str(&shop.expect(code, &arguments)).unwrap()
+}
+
+fn counts(verdict: &Value) -> [usize; 3] {
+    ["lost", "doubled", "out_of_order"].map(|what| verdict[what].as_array().unwrap().len())
+}
+
+#[test]
+fn what_arrived_is_compared_with_the_outbox() {
+    let shop = shop_with(&["A", "B", "C", "D"]);
+    shop.insert("1", "Waits");
+    let received = ["--received", "events.ndjson"];
+    let good = verdict(&shop, 0, &received);
+    assert_eq!(counts(&good), [0, 0, 0]);
+    assert_eq!((&good["published"], &good["waiting"]), (&4.into(), &1.into()));
+
+    // B is lost, D comes before C, A comes twice, and somebody else's event is there as well.
+    let text = shop.read("events.ndjson");
+    let [a, _, c, d] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+    let foreign = "00000000-0000-7000-8000-000000000000";
+    fs::write(shop.file("got"), format!("{a}\n{d}\n{c}\n{a}\n{foreign}\n")).unwrap();
+    let bad = verdict(&shop, 1, &["--received", "got"]);
+    assert_eq!(counts(&bad), [1, 1, 1], "{bad}");
+    assert!(bad["lost"][0].as_str().unwrap().contains("order/1  B"), "{bad}");
+    assert_eq!(bad["not_in_outbox"], 1);
+    let told = shop.expect(1, &["verify", "--received", "got"]);
+    assert!(told.contains("lost          1") && told.contains("out of order  1"), "{told}");
+}
+
+#[test]
+fn what_arrived_may_come_from_another_program() {
+    let shop = shop_with(&["A"]);
+    let id = shop.published()[0]["id"].as_str().unwrap().to_owned();
+    let mut command = shop.command(&["verify", "--received", "-"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let line = format!("{{\"headers\": {{\"semel-event-id\": \"{id}\"}}}}\n");
+    child.stdin.take().unwrap().write_all(line.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
+    fs::write(shop.file("got"), "{\"name\": \"no id\"}\n").unwrap();
+    let message = shop.refused(1, &["verify", "--received", "got"]);
+    assert!(message.contains("E-VERIFY-LINE") && message.contains("line 1"), "{message}");
+}
+
+#[test]
+fn the_inbox_of_a_consumer_is_compared_with_the_outbox() {
+    let shop = shop_with(&["A", "B", "C"]);
+    let ids: Vec<_> =
+        shop.published().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect();
+    let inbox = ["--inbox", "sqlite://shop.db", "--consumer", "payments"];
+    let apply = |id: &str, at: u32| {
+        shop.execute(&format!(
+            "INSERT INTO semel_inbox (consumer, message_id, processed_at)
+             VALUES ('payments', '{id}', {at}), ('emails', '{id}', {at})"
+        ));
+    };
+    apply(&ids[0], 30);
+    apply(&ids[1], 20);
+    assert_eq!(counts(&verdict(&shop, 1, &inbox)), [1, 0, 1]);
+    shop.execute("DELETE FROM semel_inbox");
+    ids.iter().zip(1..).for_each(|(id, at)| apply(id, at));
+    assert_eq!(counts(&verdict(&shop, 0, &inbox)), [0, 0, 0]);
+}
+
+/// What the pipeline is not for counts as published, and is not lost.
+#[test]
+fn events_that_are_passed_over_are_not_missed() {
+    let shop = Shop::new();
+    shop.configure("event_types = [\"Order*\"]");
+    shop.insert("1", "OrderPlaced");
+    shop.insert("1", "Other");
+    shop.expect(0, &["relay", "--drain"]);
+    assert_eq!(counts(&verdict(&shop, 0, &["--received", "events.ndjson"])), [0, 0, 0]);
+}

@@ -1,0 +1,193 @@
+//! Wrong configurations, each with what the message must say for its reader to be able to mend it.
+
+use std::fs;
+
+use super::shop::{Shop, all};
+
+/// Where a line goes in the smallest configuration.
+#[derive(Clone, Copy)]
+enum In {
+    /// Instead of the line `url = …` of `[source.orders]`.
+    Url,
+    /// Into `[source.orders]`.
+    Source,
+    /// Instead of the lines of `[sink.out]`.
+    Sink,
+    /// Instead of `to = "out"` of `[pipeline.orders]`.
+    To,
+    /// Into `[pipeline.orders]`.
+    Pipeline,
+    /// At the end.
+    End,
+    /// Instead of everything.
+    Whole,
+    /// A variable of the environment.
+    Variable,
+}
+use In::{End, Pipeline, Sink, Source, To, Url, Variable, Whole};
+
+/// What is written, and what the message says about it.
+const TABLE: &[(In, &str, &str)] = &[
+    // sources
+    (Url, "ulr = 'sqlite://shop.db'", "has no key \"ulr\"; did you mean \"url\"?"),
+    (Url, "", "needs the key \"url\", or \"url_file\""),
+    (Url, "url = 'oracle://db/shop'", "the URL must begin with sqlite://"),
+    (Url, "url = '${NOT_SET}'", "NOT_SET is not set; set it, or write ${NOT_SET:-default}"),
+    (Url, "url = 'sqlite://${FILE'", "a ${ without its }: write ${NAME}"),
+    (Url, "url = 7", "url: must be a string, not an integer"),
+    (Url, "url_file = 'missing'", "cannot read the file: No such file"),
+    (Url, "url_file = 'missing'", "write the secret into it, or name another"),
+    (Source, "url_file = 'x'", "url_file: give it or \"url\", not both"),
+    (Source, "poll_interval = 100", "must be a string, not an integer; write \"100ms\""),
+    (Source, "poll_interval = '5ms'", "must be from 10ms to 1m"),
+    (Source, "poll_interval = 'fast'", "\"fast\" is no span of time; write \"100ms\""),
+    (Source, "batch = 0", "must be from 1 to 10000, not 0"),
+    (Source, "batch = '100'", "must be a whole number, not a string"),
+    (Source, "notify = 'yes'", "must be true or false, not a string"),
+    (Source, "notify = true", "only PostgreSQL does; leave it out"),
+    (Source, "mode = 'auot'", "did you mean \"auto\"?"),
+    (
+        Source,
+        "mode = 'tail'",
+        "only the outbox of PostgreSQL and of MySQL can be tailed; write \"auto\"",
+    ),
+    (Source, "table = 'outbox'", "say what its columns mean: columns = \"debezium\""),
+    (Source, "columns = 'debezium'", "of which table? Give the key \"table\""),
+    (Source, "schema = 'sales'", "of which table? Give the key \"table\""),
+    (Source, "table = 'o'\ncolumns = 'debezum'", "did you mean \"debezium\"?"),
+    (Source, "table = 'o'\ncolumns = { payloda = 'x' }", "did you mean \"payload\"?"),
+    // sinks
+    (Sink, "type = 'fiel'", "did you mean \"file\"?"),
+    (Sink, "path = 'x'", "needs the key \"type\""),
+    (Sink, "type = 'file'", "needs the key \"path\""),
+    (Sink, "type = 'file'\npaht = 'x'", "did you mean \"path\"?"),
+    (Sink, "type = 'file'\npath = 7", "path: must be a string, not an integer"),
+    (Sink, "type = 'webhook'\nurl = 'example.com/x'", "https://"),
+    (Sink, "type = 'webhook'\nurl = 'https://example.com/x'\nsecret = 'abc'", "openssl rand"),
+    (Sink, "type = 'webhook'\nurl = 'https://example.com/x'\nallow = ['all']", "10.20.0.0/16"),
+    (
+        Sink,
+        "type = 'webhook'\nurl = 'https://example.com/x'\nformat = 'xml'",
+        "there is plain, cloudevents",
+    ),
+    (
+        Sink,
+        "type = 'webhook'\nurl = 'https://example.com/x'\nconcurrency = 0",
+        "must be from 1 to 1000",
+    ),
+    // pipelines
+    (To, "", "needs the key \"to\""),
+    (To, "to = 'oat'", "there is no [sink.oat]; did you mean \"out\"?"),
+    (To, "to = []", "needs a sink: write the NAME of a [sink.NAME]"),
+    (To, "to = ['out', 'out']", "\"out\" is there twice; name it once"),
+    (Pipeline, "alert = 'ops'", "there is no [sink.ops]"),
+    (Pipeline, "topic = '{aggregate}'", "write text with {aggregate_type}, {aggregate_id}"),
+    (Pipeline, "topic = '{event_type|shout}'", "unknown filter"),
+    (Pipeline, "key = '{aggregate_id'", "a { "),
+    (Pipeline, "headers = { tenant = 7 }", "tenant: must be a string, not an integer"),
+    (Pipeline, "event_types = ['*Placed']", "a * may only stand at the end"),
+    (Pipeline, "event_types = 'Order*'", "must be a list of strings, not a string"),
+    (Pipeline, "aggregate_types = []", "leave the key out for all"),
+    (Pipeline, "routing = 'debezum'", "did you mean \"debezium\"?"),
+    (Pipeline, "retry = 'webhok'", "did you mean \"webhook\"?"),
+    (Pipeline, "retry = { schedule = ['1s'] }", "begin with \"0s\""),
+    (Pipeline, "retry = { schedule = [] }", "such as [\"0s\", \"1s\", \"5s\"]"),
+    (Pipeline, "retry = { attempts = 0 }", "must be from 1 to 1000, not 0"),
+    (Pipeline, "retry = { on_dead = 'drop' }", "there is park, skip"),
+    (Pipeline, "coordination = 'partitioned'", "write \"leader\""),
+    (Pipeline, "coordination = 'leder'", "did you mean \"leader\"?"),
+    (Pipeline, "shares = 4", "write coordination = \"partitioned\""),
+    (Pipeline, "lease = '10m'", "must be from 1s to 5m"),
+    (Pipeline, "form = 'orders'", "has no key \"form\"; did you mean \"from\"?"),
+    // limits and retention
+    (End, "[limits]\npayload = 1024", "write \"512KiB\", \"1MiB\" or \"1GB\""),
+    (End, "[limits]\npayload = '1M'", "\"1M\" is no size; write \"512KiB\""),
+    (End, "[limits]\npayload = '2GiB'", "must be from 1KiB to 1GiB"),
+    (End, "[limits]\nin_flight_events = 50", "raise one or lower the other"),
+    (End, "[retention]\nkeep = 'a week'", "is no span of time; write \"100ms\", \"5s\" or \"3d\""),
+    (End, "[retention]\nchunk = 0", "must be from 1 to 100000, not 0"),
+    (End, "[retention]\ndelete = 'on_publish'\nkeep = '1d'", "leave one of them out"),
+    // tests
+    (End, "[test]\nname = 'x'", "write [[test]], for each one again"),
+    (End, "[[test]]\nname = 'x'", "needs an event: { aggregate_type, aggregate_id, event_type }"),
+    (End, "[[test]]\nname = 'x'\npipeline = 'order'", "did you mean \"orders\"?"),
+    // the proxy
+    (End, "[proxy]\nlisten = '8080'", "must be an address with a port, such as 127.0.0.1:8080"),
+    (End, "[proxy]\nscope = 'tenant'", "write \"header:Authorization\" or \"single-tenant\""),
+    (End, "[proxy]\nupstreem = 'x'", "did you mean \"upstream\"?"),
+    // the whole
+    (End, "[pipelin.other]", "there is no section \"pipelin\"; did you mean \"pipeline\"?"),
+    (End, "[source.orders]\nurl = 'sqlite://b.db'", "duplicate key"),
+    (End, "[sink.x", "semel.toml:9"),
+    (Whole, "", "let `semel init` write the file"),
+    (Whole, "sink = 'file'", "sink: must be a section, such as [sink]"),
+    (Whole, "[sink]\ntype = 'file'", "must be a table, such as [sink.NAME]"),
+    // the environment
+    (Variable, "SEMEL_SINK__OUT__PAHT=x", "did you mean \"path\"?"),
+    (Variable, "SEMEL_SINC__OUT__PATH=x", "did you mean \"sink\"?"),
+    (Variable, "SEMEL_SINK____PATH=x", "must be named SEMEL_SECTION__NAME__KEY"),
+    (Variable, "SEMEL_SOURCE__ORDERS__BATCH=many", "must be a whole number"),
+];
+
+#[test]
+fn every_wrong_configuration_says_how_to_mend_it() {
+    assert!(TABLE.len() >= 40);
+    let shop = Shop::new();
+    for (place, lines, expected) in TABLE {
+        let (text, variable) = configuration(*place, lines);
+        fs::write(shop.file("semel.toml"), text).unwrap();
+        let mut command = shop.command(&["config", "check"]);
+        let output = command.envs(variable).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{lines}: {}", all(&output));
+        assert!(message.contains("error[E-CONFIG]"), "{lines}: {message}");
+        assert!(message.contains(expected), "{lines}\nmust say {expected}\nand says {message}");
+        let where_it_is = match variable {
+            Some((name, _)) => name.to_owned(),
+            None => "semel.toml:".to_owned(),
+        };
+        assert!(message.contains(&where_it_is), "{lines}: {message}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_says_who_writes_it() {
+    let shop = Shop::new();
+    let message = shop.refused(78, &["config", "check", "--config", "missing.toml"]);
+    assert!(message.contains("E-CONFIG-READ") && message.contains("semel init"), "{message}");
+    fs::create_dir(shop.file("empty")).unwrap();
+    let message = shop.refused(78, &["config", "check", "--config", "empty"]);
+    assert!(message.contains("the folder has no file *.toml"), "{message}");
+}
+
+/// The smallest configuration with these lines in it, and the variable if it is one.
+fn configuration(place: In, lines: &str) -> (String, Option<(&str, &str)>) {
+    let mut url = "url = 'sqlite://shop.db'";
+    let mut sink = "type = 'file'\npath = 'events.ndjson'";
+    let mut to = "to = 'out'";
+    let (mut source, mut pipeline, mut end, mut variable) = ("", "", "", None);
+    match place {
+        Url => url = lines,
+        Source => source = lines,
+        Sink => sink = lines,
+        To => to = lines,
+        Pipeline => pipeline = lines,
+        End => end = lines,
+        Whole => return (lines.to_owned(), None),
+        Variable => variable = lines.split_once('='),
+    }
+    let parts = [
+        "[source.orders]",
+        url,
+        source,
+        "[sink.out]",
+        sink,
+        "[pipeline.orders]",
+        "from = 'orders'",
+        to,
+        pipeline,
+        end,
+    ];
+    let lines: Vec<_> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+    (lines.join("\n") + "\n", variable)
+}

@@ -1,0 +1,216 @@
+//! The page of a relay, in a real browser; and who gets in.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::expect_used,
+    reason = "helpers of tests may panic"
+)]
+
+mod browser;
+#[cfg(feature = "postgres")]
+mod large;
+mod pictures;
+mod relay;
+#[path = "../shop/mod.rs"]
+#[allow(dead_code, reason = "other tests need more of it")]
+mod shop;
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use browser::Browser;
+use relay::{Relay, large, write};
+use shop::Shop;
+
+const ENTER: &str = "\u{e007}";
+const TAB: &str = "\u{e004}";
+
+/// Two dead letters, one with an event behind it, and one event that was published; the relay that
+/// serves the page would publish them now.
+fn shop_with_dead_letters() -> (Shop, Relay) {
+    let shop = Shop::new();
+    let strict = Relay::start(&shop, "1KiB", "");
+    let small = || "{\"total\": 42}".to_owned();
+    write(
+        &shop,
+        &[
+            ("1", "OrderPlaced", small()),
+            ("2", "OrderPlaced", large()),
+            ("2", "OrderPaid", small()),
+            ("3", "OrderPlaced", large()),
+        ],
+    );
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let dead = || -> serde_json::Value {
+        serde_json::from_str(&strict.get("/api/pipelines/orders/dead", "").1).unwrap()
+    };
+    while dead()["lanes"].as_array().unwrap().len() < 2 {
+        assert!(Instant::now() < deadline, "no dead letters: {}", dead());
+        sleep(Duration::from_millis(20));
+    }
+    drop(strict);
+    let relay = Relay::start(&shop, "1MiB", "");
+    (shop, relay)
+}
+
+#[test]
+fn every_page_loads_and_asks_nobody_else() {
+    let Some(browser) = Browser::open() else { return };
+    let (_shop, relay) = shop_with_dead_letters();
+    browser.go(&relay.url);
+    browser.wait_for("orders has 2 dead letters");
+    let pages = [
+        ("overview", "the last half hour"),
+        ("events", "OrderPlaced"),
+        ("dead", "Parked aggregates"),
+        ("sources", "sqlite://shop.db"),
+        ("sinks", "file"),
+        ("consumers", "No consumer keeps its inbox here"),
+        ("keys", "No key is held"),
+        ("relays", "everything"),
+        ("activity", "Nobody changed anything"),
+    ];
+    for (page, text) in pages {
+        browser.click(&format!("#nav a[href$='/{page}']"));
+        browser.wait_for(text);
+        for (width, scheme) in [(360, "dark"), (1280, "light")] {
+            browser.size(width, 900);
+            browser.scheme(scheme);
+            browser.wait(&format!("document.documentElement.dataset.theme === '{scheme}'"));
+            let wide = browser.run("return document.documentElement.scrollWidth - innerWidth");
+            assert!(wide.as_f64().unwrap() <= 0.0, "{page} is {wide} too wide at {width}");
+        }
+    }
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    let outside: Vec<_> = browser
+        .requests()
+        .into_iter()
+        .filter(|url| !url.starts_with(&relay.url) && !url.starts_with("data:"))
+        .filter(|url| !url.starts_with("chrome"))
+        .collect();
+    assert!(outside.is_empty(), "{outside:?}");
+}
+
+#[test]
+fn a_dead_letter_is_retried_by_a_click_and_published() {
+    let Some(browser) = Browser::open() else { return };
+    let (shop, relay) = shop_with_dead_letters();
+    browser.go(&format!("{}#/orders/dead", relay.url));
+    browser.wait_for("1 event");
+    assert_eq!(shop.published().len(), 1, "the rest waits");
+    // The first parked aggregate is the one with an event behind it.
+    browser.click("table[aria-label='Parked aggregates'] [data-action=retry]");
+    browser.wait_for("Retry 1 event?");
+    browser.click("#confirm");
+    browser.wait_for("1 event will be tried again");
+    browser.wait("document.querySelectorAll('table[aria-label=\"Parked aggregates\"] tbody tr').length === 1");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while shop.published().len() < 3 {
+        assert!(Instant::now() < deadline, "{:?}", shop.published());
+    }
+    let order: Vec<_> =
+        shop.published()[1..].iter().map(|line| line["event_type"].clone()).collect();
+    assert_eq!(order, ["OrderPlaced", "OrderPaid"], "in order");
+
+    browser.click("button[data-action=discard]");
+    browser.wait_for("This cannot be taken back.");
+    browser.click("dialog button");
+    browser.click("#nav a[href$='/activity']");
+    browser.wait_for("retry");
+    let said = browser.run("return document.body.innerText");
+    assert!(!said.as_str().unwrap().contains("discard"), "it was cancelled: {said}");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_payload_is_hidden_until_it_is_asked_for() {
+    let Some(browser) = Browser::open() else { return };
+    let (_shop, relay) = shop_with_dead_letters();
+    browser.go(&format!("{}#/orders/events?q=state:dead", relay.url));
+    browser.wait_for("OrderPlaced");
+    browser.click("table[aria-label=Events] tbody tr:last-child a");
+    browser.wait_for("Its life");
+    browser.wait_for("Dead letter");
+    let hidden = |browser: &Browser| {
+        !browser.run("return document.documentElement.outerHTML").as_str().unwrap().contains("4111")
+    };
+    assert!(hidden(&browser));
+    browser.click("#reveal");
+    browser.wait_for("4111");
+    browser.click("#nav a[href$='/activity']");
+    browser.wait_for("reveal");
+    assert!(hidden(&browser));
+}
+
+#[test]
+fn the_keyboard_reaches_everything() {
+    let Some(browser) = Browser::open() else { return };
+    let (_shop, relay) = shop_with_dead_letters();
+    browser.go(&relay.url);
+    browser.wait_for("orders has 2 dead letters");
+    browser.press("gd");
+    browser.wait_for("Parked aggregates");
+    browser.press("/");
+    browser.wait("document.activeElement.id === 'search'");
+    browser.press(&format!("state:dead aggregate:3{ENTER}"));
+    browser.wait("document.querySelectorAll('table[aria-label=Events] tbody tr').length === 1");
+    // From the search to the event by nothing but the tabulator.
+    browser.run("document.getElementById('search').focus()");
+    for _ in 0..20 {
+        browser.press(TAB);
+        if browser.run("return document.activeElement.closest('tbody') !== null") == true {
+            break;
+        }
+    }
+    browser.press(ENTER);
+    browser.wait_for("Its life");
+    browser.run("document.activeElement.blur()");
+    browser.press("?");
+    browser.wait_for("search events");
+    browser.press("\u{e00c}");
+    browser.wait("!document.querySelector('dialog')");
+    browser.press("t");
+    browser.wait("document.documentElement.dataset.theme === 'dark'");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_page_for_others_asks_who_they_are() {
+    let shop = Shop::new();
+    let open = "[source.a]\nurl = \"sqlite://shop.db\"\n[sink.out]\ntype = \"stdout\"\n[pipeline.a]\n\
+                from = \"a\"\nto = \"out\"\n[http]\nlisten = \"0.0.0.0:0\"\n";
+    shop.write_config(open);
+    let refusal = shop.refused(78, &["relay", "--config", "semel.toml"]);
+    assert!(
+        refusal.contains("[http.access.NAME]") && refusal.contains("semel.toml:9"),
+        "{refusal}"
+    );
+
+    std::fs::write(shop.file("token"), "the token of the operator\n").unwrap();
+    let more = "hosts = [\"ops.example.com\"]\n[http.access.olga]\nrole = \"operator\"\ntoken_file = \"token\"\n";
+    let relay = Relay::start(&shop, "1MiB", more);
+    let overview = "/api/overview";
+    assert_eq!(relay.get(overview, "").0, 401);
+    assert_eq!(relay.get("/metrics", "").0, 401);
+    assert_eq!(relay.get("/readyz", "").0, 200);
+    let bearer = "authorization: Bearer the token of the operator\r\n";
+    let (status, body) = relay.get(overview, bearer);
+    assert!(status == 200 && body.contains("\"name\":\"olga\",\"role\":\"operator\""), "{body}");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !relay.get("/metrics", bearer).1.contains("semel_sink_up{pipeline=\"orders\"} 1") {
+        assert!(Instant::now() < deadline, "{}", relay.get("/metrics", bearer).1);
+    }
+    assert_eq!(relay.get(overview, &format!("{bearer}host: evil.example.com\r\n")).0, 421);
+    assert_eq!(relay.get(overview, &format!("{bearer}host: ops.example.com\r\n")).0, 200);
+    let changes = "/api/pipelines/orders/changes";
+    let order = "{\"action\": \"retry\", \"q\": \"state:dead\"}";
+    let foreign = format!("{bearer}origin: https://evil.example.com\r\n");
+    assert_eq!(relay.post(changes, &foreign, order).0, 403);
+    assert_eq!(
+        relay.post(changes, bearer, order),
+        (200, "{\"events\":0,\"dry_run\":false}".into())
+    );
+    let said = std::fs::read_to_string(shop.file("log")).unwrap();
+    assert!(!said.contains("the token"), "{said}");
+}

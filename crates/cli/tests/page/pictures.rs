@@ -1,0 +1,62 @@
+//! The pictures of the documentation: `SEMEL_PICTURES=docs/images cargo test -p semel-cli --test page
+//! -- --ignored pictures`.
+
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::browser::Browser;
+use crate::relay::{Relay, large, write};
+use crate::shop::Shop;
+
+#[test]
+#[ignore = "makes pictures, takes minutes"]
+fn pictures() {
+    let folder = std::env::var_os("SEMEL_PICTURES").map_or_else(std::env::temp_dir, PathBuf::from);
+    let Some(browser) = Browser::open() else { return };
+    let shop = Shop::new();
+    let relay = Relay::start(&shop, "1KiB", "");
+    browser.go(&relay.url);
+    browser.wait_for("Overview");
+    let types = ["OrderPlaced", "OrderPaid", "OrderShipped"];
+    for turn in 0..600_u32 {
+        let wave = 3.0 + 2.0 * (f64::from(turn) / 40.0).sin();
+        let count = (wave * 4.0) as u32;
+        let event = |number: u32| {
+            let id = turn * 13 + number * 7;
+            let is_large = (turn % 61, number) == (17, 0);
+            let payload = if is_large { large() } else { format!("{{\"total\": {id}}}") };
+            (format!("{}", 1000 + id % 500), types[(id % 3) as usize], payload)
+        };
+        let made: Vec<_> = (0..count).map(event).collect();
+        let made: Vec<_> =
+            made.iter().map(|(id, kind, payload)| (id.as_str(), *kind, payload.clone())).collect();
+        write(&shop, &made);
+        sleep(Duration::from_millis(200));
+    }
+    let take = |name: &str, hash: &str, text: &str, height: u32, width: u32, scheme: &str| {
+        browser.scheme(scheme);
+        browser.size(width, height);
+        browser.go(&format!("{}#/orders/{hash}", relay.url));
+        browser.wait_for(text);
+        sleep(Duration::from_secs(1));
+        browser.picture(&folder.join(format!("page-{name}.png")));
+    };
+    take("overview", "overview", "the last half hour", 860, 1280, "light");
+    take("overview-dark", "overview", "the last half hour", 860, 1280, "dark");
+    take("events", "events", "OrderPlaced", 760, 1280, "light");
+    take("dead", "dead", "Parked aggregates", 640, 1280, "light");
+    take("narrow", "dead", "Parked aggregates", 800, 360, "light");
+    take("narrow-overview", "overview", "the last half hour", 800, 360, "dark");
+    take("sources", "sources", "outbox on disk", 560, 1280, "light");
+    take("relays", "relays", "everything", 480, 1280, "light");
+    browser.go(&format!("{}#/orders/events?q=state:dead", relay.url));
+    browser.click("table[aria-label=Events] tbody a");
+    browser.wait_for("Its life");
+    browser.size(1280, 760);
+    sleep(Duration::from_secs(1));
+    browser.picture(&folder.join("page-event.png"));
+    browser.click("#discard");
+    browser.wait_for("cannot be taken back");
+    browser.picture(&folder.join("page-confirm.png"));
+}

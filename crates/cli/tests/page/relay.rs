@@ -1,0 +1,117 @@
+//! A relay with its page, over an outbox in a file.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use sqlx::{Connection, SqliteConnection};
+
+use crate::shop::Shop;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A relay; gone with this value.
+pub(crate) struct Relay {
+    process: Child,
+    /// Where its page is.
+    pub(crate) url: String,
+}
+
+impl Relay {
+    /// Starts one over the file; `more` is added to the configuration.
+    pub(crate) fn start(shop: &Shop, payload: &str, more: &str) -> Self {
+        Self::over(shop, "sqlite://shop.db", payload, more)
+    }
+
+    pub(crate) fn over(shop: &Shop, url: &str, payload: &str, more: &str) -> Self {
+        shop.write_config(&format!(
+            "[source.orders]\nurl = \"{url}\"\nbatch = 1000\n[sink.out]\ntype = \"file\"\n\
+             path = \"events.ndjson\"\n[pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\n\
+             [limits]\npayload = \"{payload}\"\n[http]\nlisten = \"127.0.0.1:0\"\n{more}"
+        ));
+        let log = File::create(shop.file("log")).unwrap();
+        let process = shop
+            .command(&["relay", "--config", "semel.toml"])
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut relay = Self { process, url: String::new() };
+        let deadline = Instant::now() + PATIENCE;
+        while relay.url.is_empty() {
+            let log = std::fs::read_to_string(shop.file("log")).unwrap();
+            if let Some((_, rest)) = log.split_once("metrics on ") {
+                relay.url = rest.lines().next().unwrap().trim().to_owned();
+            }
+            let ended = relay.process.try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < deadline, "it did not start: {log}");
+            sleep(Duration::from_millis(20));
+        }
+        relay
+    }
+
+    /// Asks for a path; gives status and answer.
+    pub(crate) fn get(&self, path: &str, headers: &str) -> (u16, String) {
+        self.ask("GET", path, headers, "")
+    }
+
+    pub(crate) fn post(&self, path: &str, headers: &str, body: &str) -> (u16, String) {
+        self.ask("POST", path, headers, body)
+    }
+
+    fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
+        let address = self.url.trim_start_matches("http://").trim_end_matches('/');
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let length = body.len();
+        let host =
+            if headers.contains("host:") { String::new() } else { format!("host: {address}\r\n") };
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\n{host}{headers}content-type: application/json\r\n\
+             content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+/// Writes events in one transaction: aggregate, type and payload of each.
+pub(crate) fn write(shop: &Shop, events: &[(&str, &str, String)]) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let url = format!("sqlite://{}", shop.file("shop.db").display());
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.unwrap();
+        for (aggregate, event_type, payload) in events {
+            sqlx::query(
+                "INSERT INTO semel_outbox (aggregate_type, aggregate_id, event_type, payload) \
+                 VALUES ('order', ?1, ?2, ?3)",
+            )
+            .bind(aggregate)
+            .bind(event_type)
+            .bind(payload)
+            .execute(&mut *tx)
+            .await
+            .unwrap();
+        }
+        tx.commit().await.unwrap();
+    });
+}
+
+/// A payload that is too large for a limit of 1 KiB.
+pub(crate) fn large() -> String {
+    format!("{{\"secret\": \"4111\", \"note\": \"{}\"}}", "x".repeat(2000))
+}

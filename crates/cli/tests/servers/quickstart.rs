@@ -1,0 +1,79 @@
+//! The quickstarts, followed to the letter: their configuration, and every command of theirs.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use semel_testkit::services::{Private, Service, service};
+
+use crate::server::Server;
+
+const STATUS: &str = "---- status ----";
+
+/// Follows a page with this server in the place of its broker; gives what the commands printed.
+async fn follow(page: &str, variable: &str, broker: &str) -> Option<String> {
+    let server = Server::start(Service::Postgres, &format!("quickstart_{page}")).await?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let text = fs::read_to_string(root.join("docs/quickstart").join(format!("{page}.md"))).unwrap();
+    let [configuration] = blocks(&text, "toml")[..] else { panic!("{page} has one configuration") };
+    fs::write(server.file("semel.toml"), configuration).unwrap();
+
+    let commands = blocks(&text, "sh").concat();
+    // Where the servers are is the reader's to say, and here ours.
+    let said = commands.lines().filter(|line| !line.starts_with("export "));
+    let mut script: String = said.flat_map(|line| [line, "\n"]).collect();
+    script.push_str(&format!("echo {STATUS}; semel status --output json"));
+    let semel = Path::new(env!("CARGO_BIN_EXE_semel")).parent().unwrap();
+    let tools = [semel.to_owned(), root.join("scripts/kafka")];
+    let path = env::join_paths(tools.into_iter().chain(env::split_paths(&env::var_os("PATH")?)));
+    let output = Command::new("timeout")
+        .args(["120", "sh", "-eu", "-c", &script])
+        .current_dir(server.file(""))
+        .env("PATH", path.unwrap())
+        .env("DATABASE_URL", &server.url)
+        .env(variable, broker)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{page}: {}\n{said}{complained}", output.status);
+    let (said, status) = said.split_once(STATUS).unwrap();
+    let status: serde_json::Value = serde_json::from_str(status).unwrap();
+    assert_eq!(status[0]["published"], 1, "{page}: {said}{complained}");
+    server.remove().await;
+    Some(said.to_owned())
+}
+
+/// The code of this language, in the order of the page.
+fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
+    let fence = format!("```{language}\n");
+    page.split(fence.as_str()).skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
+#[tokio::test]
+async fn kafka() {
+    let Some(brokers) = service(Service::Kafka) else { return };
+    let Some(said) = follow("kafka", "KAFKA_BROKERS", &brokers).await else { return };
+    assert!(said.contains("42 {\"total\": 99}"), "{said}");
+}
+
+/// A server of its own, because a subject can belong to one stream only.
+#[tokio::test]
+async fn nats() {
+    let Some(server) = Private::start(Service::Nats) else { return };
+    follow("nats", "NATS_URL", server.address()).await;
+}
+
+#[tokio::test]
+async fn rabbitmq() {
+    let Some(url) = service(Service::Rabbitmq) else { return };
+    follow("rabbitmq", "AMQP_URL", &url).await;
+}
+
+#[tokio::test]
+async fn redis() {
+    let Some(url) = service(Service::Redis) else { return };
+    let Some(said) = follow("redis", "REDIS_URL", &url).await else { return };
+    assert!(said.contains("OrderPlaced") && said.contains("{\"total\": 99}"), "{said}");
+}

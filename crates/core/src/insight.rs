@@ -1,0 +1,182 @@
+//! What a database knows about the work on it, beside the events themselves: the [`Insight`]
+//! contract, and the log of what operators changed.
+//!
+//! A page that asks here shows the same whichever relay serves it, and whether or not one runs.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Looks at the work on a database, and keeps the log of changes.
+///
+/// **Consistency.** Each call sees one state of the store. **Cost.** No call looks at more rows than
+/// a page can wait for, however large the tables are.
+///
+/// **Repetition.** [`note`](Self::note) adds one entry each time; the others change nothing when
+/// they are repeated.
+///
+/// ```
+/// use semel_core::insight::Insight;
+/// use semel_core::memory::MemoryDatabase;
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let database = MemoryDatabase::new();
+/// let entry = database.note("alice", "retry", "orders", "state:dead").await?;
+/// database.conclude(entry, 3).await?;
+/// let activity = database.activity(None, 10).await?;
+/// assert_eq!((activity[0].who.as_str(), activity[0].events), ("alice", Some(3)));
+/// # Ok::<(), semel_core::Failure>(()) }).unwrap();
+/// ```
+#[async_trait]
+pub trait Insight: Send + Sync {
+    /// How far a pipeline is, and who works on it.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached.
+    async fn workings(&self, pipeline: &str) -> Result<Workings, Failure>;
+
+    /// Which consumers took effect here lately, by name. Of a large inbox only the newest messages
+    /// are looked at.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached, `Misconfigured` when the user may not look.
+    async fn consumers(&self) -> Result<Vec<ConsumerView>, Failure>;
+
+    /// Writes down, before it is done, who changes what. Gives the number of the entry.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached. The change must not be made then.
+    async fn note(
+        &self,
+        who: &str,
+        what: &str,
+        pipeline: &str,
+        filter: &str,
+    ) -> Result<u64, Failure>;
+
+    /// Writes down how many events a change was about, once it is done.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached. The change is made nevertheless.
+    async fn conclude(&self, entry: u64, events: u64) -> Result<(), Failure>;
+
+    /// Entries of the log of changes, newest first, before the one of this number.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached.
+    async fn activity(&self, before: Option<u64>, limit: usize)
+    -> Result<Vec<AuditEntry>, Failure>;
+}
+
+/// How far a pipeline is, and who works on it.
+///
+/// ```
+/// # use semel_core::insight::Workings;
+/// assert!(Workings::default().relays.is_empty());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Workings {
+    /// A number that grows by about one with every event that is written.
+    pub written: Option<u64>,
+    /// The same of the last event that left the log, published or parked.
+    pub settled: Option<u64>,
+    /// When the pipeline moved last.
+    pub moved_at: Option<Timestamp>,
+    /// How much room the events take, as far as the store knows.
+    pub bytes: Option<u64>,
+    /// The relays, those that work first.
+    pub relays: Vec<RelayView>,
+    /// What the log is held back by, where it is read.
+    pub log: Option<LogView>,
+}
+
+/// A relay that works on a pipeline, or stands by.
+///
+/// ```
+/// # use semel_core::insight::RelayView;
+/// let standby = RelayView { name: "r1".into(), shares: vec![], of: 1, lease_left: Default::default() };
+/// assert!(standby.shares.is_empty());
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RelayView {
+    /// Which one it is.
+    pub name: String,
+    /// The shares it works on; none when it stands by.
+    pub shares: Vec<u32>,
+    /// Into how many shares the pipeline is divided.
+    pub of: u32,
+    /// How long it is taken to be alive without saying so again.
+    pub lease_left: Duration,
+}
+
+/// What is kept of the log for a pipeline.
+///
+/// ```
+/// # use semel_core::insight::LogView;
+/// assert!(!LogView::default().active);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LogView {
+    /// The replication slot, where there is one.
+    pub slot: Option<String>,
+    /// Whether somebody reads it now.
+    pub active: bool,
+    /// How many bytes of log the server keeps for it.
+    pub retained_bytes: Option<u64>,
+    /// How many it may be.
+    pub limit_bytes: Option<u64>,
+}
+
+/// A consumer and what took effect for it.
+///
+/// ```
+/// # use semel_core::{Timestamp, insight::ConsumerView};
+/// let view = ConsumerView { name: "payments".into(), applied: 2, last: Timestamp::UNIX_EPOCH };
+/// assert_eq!(view.applied, 2);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ConsumerView {
+    /// Its name.
+    pub name: String,
+    /// Messages that took effect and are remembered, among those that were looked at.
+    pub applied: u64,
+    /// When the last one did.
+    pub last: Timestamp,
+}
+
+/// A change that an operator made.
+///
+/// ```
+/// # use semel_core::{Timestamp, insight::AuditEntry};
+/// let entry = AuditEntry {
+///     id: 1,
+///     at: Timestamp::UNIX_EPOCH,
+///     who: "alice".into(),
+///     what: "discard".into(),
+///     pipeline: "orders".into(),
+///     filter: "state:dead".into(),
+///     events: None,
+/// };
+/// assert!(entry.events.is_none(), "nobody knows how it ended");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AuditEntry {
+    /// Its number; later ones are greater.
+    pub id: u64,
+    /// When, by the store's clock.
+    pub at: Timestamp,
+    /// Who.
+    pub who: String,
+    /// What was done.
+    pub what: String,
+    /// To which pipeline.
+    pub pipeline: String,
+    /// Which events were chosen, in words.
+    pub filter: String,
+    /// How many there were; unknown when the change was begun and not concluded.
+    pub events: Option<u64>,
+}

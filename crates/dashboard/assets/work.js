@@ -1,0 +1,117 @@
+// Who works on what: sources, sinks, consumers, keys and relays.
+
+import * as api from "./api.js";
+import { sure, toast } from "./dialog.js";
+import { empty, facts, h, show } from "./dom.js";
+import { table } from "./table.js";
+import { ago, badge, bytes, number, span } from "./words.js";
+
+const head = (title, context, lead, of = context.pipeline) => [
+  h("div", { class: "head" }, h("h1", {}, title), h("span", { class: "quiet" }, of)),
+  lead && h("p", { class: "lead head" }, lead),
+];
+
+const seconds = (duration) => duration.secs + duration.nanos / 1e9;
+
+export const sources = async (root, context) => {
+  const summary = context.summary();
+  const found = await api.workings(context.pipeline);
+  const { log } = found;
+  const how = log?.active ? "the log tells it of new events" : "it looks for new events at its poll interval";
+  const behind = found.written !== null && found.settled !== null ? Math.max(0, found.written - found.settled) : null;
+  const retained = log?.retained_bytes ?? null;
+  show(root, head("Sources", context),
+    h("section", { class: "card" }, facts([
+      ["database", h("code", {}, summary.from || "–")],
+      ["mode", [h("strong", {}, summary.mode || "–"), h("span", { class: "quiet" }, summary.mode ? " · " + how : "")]],
+      ["now", badge(log?.active ? "good" : "idle", log?.active ? "tailing" : "polling")],
+      ["moved last", ago(found.moved_at)],
+      behind !== null && ["behind", number(behind) + " events of the log"],
+      ["outbox on disk", bytes(found.bytes)],
+      log?.slot && ["replication slot", h("code", {}, log.slot)],
+    ])),
+    retained !== null && h("section", { class: "card block" },
+      h("div", { class: "head" }, h("h2", {}, "Log the server keeps for it"),
+        h("span", { class: "quiet" }, `${bytes(retained)} of at most ${bytes(log.limit_bytes)}`)),
+      h("meter", { min: "0", max: String(log.limit_bytes), low: String(log.limit_bytes / 2), high: String(log.limit_bytes * 0.8),
+        optimum: "0", value: String(Math.min(retained, log.limit_bytes)), "aria-label": "Retained log" }),
+      h("p", { class: "quiet small" }, "Beyond the limit the relay lets the log go and polls: no event is lost.")));
+};
+
+export const sinks = async (root, context) => {
+  const up = await api.sinksUp();
+  const rows = context.overview.pipelines.flatMap((pipeline) => pipeline.to.map((sink) => ({ ...sink, pipeline })));
+  const state = (name) => (name in up ? badge(up[name] ? "good" : "bad", up[name] ? "reached" : "outage") : badge("idle", "not known here"));
+  show(root, head("Sinks", context, "Where events go. Whether a sink is reached is what the relay in this process sees; a relay elsewhere may see it otherwise.", "of all pipelines"),
+    rows.length === 0 ? empty("No sinks are named.") : table("Sinks", [
+      ["sink", ({ name }) => h("strong", {}, name)],
+      ["type", ({ kind }) => kind],
+      ["pipeline", ({ pipeline }) => pipeline.name],
+      ["state", ({ pipeline }) => state(pipeline.name)],
+      ["published", ({ pipeline }) => (pipeline.point?.published === null || !pipeline.point ? "–" : pipeline.point.published.toFixed(1) + "/s"), "end"],
+      ["p99", ({ pipeline }) => span(pipeline.point?.latency?.[2] ?? null), "end"],
+      ["failed", ({ pipeline }) => number(pipeline.states?.failed), "end"],
+      ["dead", ({ pipeline }) => number(pipeline.states?.dead), "end"],
+    ], rows));
+};
+
+export const consumers = async (root, context) => {
+  const found = await api.consumers(context.pipeline);
+  show(root, head("Consumers", context, "Consumers whose inbox is in this database. Each message took effect once; what comes again is dropped."),
+    found.length === 0
+      ? empty("No consumer keeps its inbox here.", "A consumer elsewhere has a database and a page of its own.")
+      : table("Consumers", [
+        ["consumer", ({ name }) => h("strong", {}, name)],
+        ["took effect", ({ applied }) => number(applied) + (applied >= 100000 ? " or more" : ""), "end"],
+        ["last", ({ last }) => ago(last)],
+      ], found));
+};
+
+export const keys = async (root, context, { query }) => {
+  const after = query.get("after");
+  const page = await api.keys(context.pipeline, after);
+  const free = async (key) => {
+    const words = ["The next request with this key runs the operation again, and an owner that still runs is fenced off.", "That you did this is written down."];
+    if (!(await sure("Free this key?", words, "Free the key", true))) return;
+    try {
+      const { freed } = await api.freeKey(context.pipeline, key);
+      toast(freed ? "The key is free" : "It was free already");
+      context.refresh();
+    } catch (failure) {
+      toast(failure.message, "bad");
+    }
+  };
+  const kinds = { RUNNING: "pending", ABANDONED: "failed", SUCCEEDED: "good", FAILED: "failed", UNCERTAIN: "dead" };
+  const tally = page.keys.reduce((all, { state }) => ({ ...all, [state]: (all[state] || 0) + 1 }), {});
+  show(root, head("Idempotency", context, "Keys in this database: one operation each. Results are never shown."),
+    page.keys.length === 0
+      ? empty("No key is held.", "Services that use this database for idempotency keys show up here.")
+      : [
+        h("div", { class: "chips" }, Object.entries(tally).map(([state, count]) => badge(kinds[state] || "idle", state.toLowerCase() + " " + count))),
+        table("Keys", [
+          ["key", ({ key }) => h("code", { title: key }, key.slice(0, 16) + "…")],
+          ["state", ({ state }) => badge(kinds[state] || "idle", state.toLowerCase())],
+          ["attempt", ({ attempt }) => (attempt === null ? "" : String(attempt)), "end"],
+          ["lasts", ({ remaining_seconds: left, state }) => (state === "ABANDONED" ? "lease ran out" : span(left)), "end nowrap"],
+          ["result", ({ bytes: size }) => (size ? bytes(size) : ""), "end nowrap"],
+          ["", ({ key, state }) => (state === "RUNNING" || state === "ABANDONED") && h("div", { class: "acts" },
+            h("button", { type: "button", class: "tiny danger", disabled: !context.may("admin"), onclick: () => free(key) }, "Free"))],
+        ], page.keys),
+        page.next && h("div", { class: "more" },
+          h("button", { type: "button", onclick: () => context.go("keys", "", { after: page.next }) }, "More")),
+      ]);
+};
+
+export const relays = async (root, context) => {
+  const { relays: found } = await api.workings(context.pipeline);
+  const work = ({ shares, of }) => (shares.length === 0 ? "stands by" : of === 1 ? "everything" : `${shares.length} of ${of} shares: ${shares.join(", ")}`);
+  show(root, head("Relays", context, "Processes that work on this pipeline, as the database knows them. When one falls silent, another takes over as soon as its lease ends."),
+    found.length === 0
+      ? empty("No relay works on it.", h("code", {}, "semel relay --config semel.toml"))
+      : table("Relays", [
+        ["relay", ({ name }) => h("code", { class: "wrap" }, name), "wrap"],
+        ["state", ({ shares }) => badge(shares.length ? "good" : "idle", shares.length ? "works" : "stands by")],
+        ["on", work],
+        ["lease lasts", ({ lease_left }) => span(seconds(lease_left)), "end nowrap"],
+      ], found));
+};

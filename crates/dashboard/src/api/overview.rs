@@ -1,0 +1,157 @@
+//! How all pipelines are: now, lately, and as it goes on.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::{Extension, Json};
+use futures_util::{Stream, stream};
+use semel_core::Timestamp;
+use semel_core::admin::State as EventState;
+use serde::Serialize;
+
+use crate::Dashboard;
+use crate::access::Caller;
+use crate::asked::{Explanation, Trouble};
+use crate::pipeline::{Pipeline, SinkView};
+use crate::sampler::{self, Sample, Track};
+use crate::sentence::{Health, Level, complaint, health};
+
+pub(crate) async fn overview(
+    State(dashboard): State<Dashboard>,
+    Extension(caller): Extension<Caller>,
+) -> Json<Overview> {
+    sampler::start(&dashboard);
+    Json(Overview::of(&dashboard, caller))
+}
+
+/// The overview again after every look.
+pub(crate) async fn live(
+    State(dashboard): State<Dashboard>,
+    Extension(caller): Extension<Caller>,
+) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    sampler::start(&dashboard);
+    let mut changes = dashboard.sampler.changes();
+    changes.mark_changed();
+    let events =
+        stream::unfold((dashboard, caller, changes), |(dashboard, caller, mut changes)| async {
+            changes.changed().await.ok()?;
+            let overview = Overview::of(&dashboard, caller.clone());
+            let event = Event::default().json_data(overview).unwrap_or_default();
+            Some((Ok(event), (dashboard, caller, changes)))
+        });
+    Sse::new(events).keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))
+}
+
+/// The last half hour of a pipeline, one number for each look.
+pub(crate) async fn history(
+    State(dashboard): State<Dashboard>,
+    Path(name): Path<String>,
+) -> Result<Json<History>, Trouble> {
+    sampler::start(&dashboard);
+    let pipeline = dashboard.asked(&name)?;
+    let track = dashboard.sampler.track(&pipeline.name);
+    Ok(Json(History { points: track.samples.iter().map(|sample| Point::of(sample)).collect() }))
+}
+
+#[derive(Serialize)]
+pub(crate) struct Overview {
+    you: Caller,
+    health: Health,
+    pipelines: Vec<Summary>,
+}
+
+impl Overview {
+    fn of(dashboard: &Dashboard, you: Caller) -> Self {
+        let tracks: Vec<_> = dashboard
+            .pipelines
+            .iter()
+            .map(|pipeline| (pipeline, dashboard.sampler.track(&pipeline.name)))
+            .collect();
+        let health = health(tracks.iter().map(|(pipeline, track)| (pipeline.name.as_str(), track)));
+        let pipelines =
+            tracks.iter().map(|(pipeline, track)| Summary::of(pipeline, track)).collect();
+        Self { you, health, pipelines }
+    }
+}
+
+/// One pipeline, now.
+#[derive(Serialize)]
+struct Summary {
+    name: String,
+    from: String,
+    mode: String,
+    to: Vec<SinkView>,
+    level: Level,
+    complaint: Option<String>,
+    trouble: Option<Explanation>,
+    /// Events by state; nothing before the first look.
+    states: Option<BTreeMap<&'static str, u64>>,
+    relays: usize,
+    point: Option<Point>,
+}
+
+impl Summary {
+    fn of(pipeline: &Pipeline, track: &Track) -> Self {
+        let wrong = complaint(&pipeline.name, track);
+        let last = track.last();
+        let count = |sample: &Sample| {
+            EventState::ALL.map(|state| (state.as_str(), sample.stats.count(state))).into()
+        };
+        let usual = if last.is_some() { Level::Good } else { Level::Unknown };
+        Self {
+            name: pipeline.name.clone(),
+            from: pipeline.from.clone(),
+            mode: pipeline.mode.clone(),
+            to: pipeline.to.clone(),
+            level: wrong.as_ref().map_or(usual, |(level, _)| *level),
+            complaint: wrong.map(|(_, sentence)| sentence),
+            trouble: track.trouble.clone(),
+            states: last.map(|sample| count(sample)),
+            relays: last.map_or(0, |sample| sample.workings.relays.len()),
+            point: last.map(|sample| Point::of(sample)),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(crate) struct History {
+    points: Vec<Point>,
+}
+
+/// What a chart shows of one look.
+#[derive(Serialize)]
+struct Point {
+    at: Timestamp,
+    /// Events per second.
+    written: Option<f64>,
+    published: Option<f64>,
+    /// Seconds.
+    latency: Option<[f64; 3]>,
+    oldest: Option<f64>,
+    pending: u64,
+    publishing: u64,
+    failed: u64,
+    dead: u64,
+    parked: u64,
+}
+
+impl Point {
+    fn of(sample: &Sample) -> Self {
+        let count = |state| sample.stats.count(state);
+        Self {
+            at: sample.at,
+            written: sample.written,
+            published: sample.settled,
+            latency: sample.latency,
+            oldest: sample.stats.oldest_pending.map(|age| age.as_secs_f64()),
+            pending: count(EventState::Pending),
+            publishing: count(EventState::Publishing),
+            failed: count(EventState::Failed),
+            dead: count(EventState::Dead),
+            parked: sample.stats.parked_lanes,
+        }
+    }
+}

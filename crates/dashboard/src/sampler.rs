@@ -1,0 +1,188 @@
+//! Looks at every pipeline again and again and remembers half an hour of it, for the charts and for
+//! whoever listens. All of it comes from the database, but the latencies: this process knows those
+//! exactly that it made itself, the database knows the rest to about a second.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use semel_core::admin::{Filter, State, Stats};
+use semel_core::insight::Workings;
+use semel_core::{Clock, Failure, SystemClock, Timestamp};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::Dashboard;
+use crate::asked::{Explanation, patiently};
+use crate::pipeline::Pipeline;
+use crate::quantiles::Buckets;
+
+/// How many looks are remembered.
+const KEPT: usize = 900;
+/// The least time between two looks.
+const EVERY: Duration = Duration::from_secs(2);
+/// How much longer than a look the pause after it is: pages must not slow relays down.
+const LEISURE: u32 = 20;
+
+/// One look at a pipeline.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    pub(crate) at: Timestamp,
+    pub(crate) stats: Stats,
+    pub(crate) workings: Workings,
+    /// Events per second that were written and that left the log, since the look before.
+    pub(crate) written: Option<f64>,
+    pub(crate) settled: Option<f64>,
+    /// p50, p95 and p99 in seconds.
+    pub(crate) latency: Option<[f64; 3]>,
+}
+
+/// What is known of a pipeline.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Track {
+    pub(crate) samples: VecDeque<Arc<Sample>>,
+    /// Why the last look failed.
+    pub(crate) trouble: Option<Explanation>,
+    buckets: Buckets,
+}
+
+/// All that is remembered.
+#[derive(Default)]
+pub(crate) struct Sampler {
+    running: AtomicBool,
+    tracks: Mutex<BTreeMap<String, Track>>,
+    changed: watch::Sender<u64>,
+}
+
+impl Sampler {
+    pub(crate) fn track(&self, pipeline: &str) -> Track {
+        self.tracks().get(pipeline).cloned().unwrap_or_default()
+    }
+
+    /// Tells of every look.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    fn tracks(&self) -> MutexGuard<'_, BTreeMap<String, Track>> {
+        self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, pipeline: &Pipeline, look: Result<Look, Failure>, metrics: Option<&str>) {
+        let mut tracks = self.tracks();
+        let track = tracks.entry(pipeline.name.clone()).or_default();
+        match look {
+            Ok(look) => track.add(pipeline, look, metrics),
+            Err(failure) => track.trouble = Some(Explanation::from(&failure)),
+        }
+        drop(tracks);
+        self.changed.send_modify(|number| *number += 1);
+    }
+}
+
+/// What one look brings.
+struct Look {
+    at: Timestamp,
+    stats: Stats,
+    workings: Workings,
+    latency: Option<[f64; 3]>,
+}
+
+impl Track {
+    pub(crate) fn last(&self) -> Option<&Arc<Sample>> {
+        self.samples.back()
+    }
+
+    fn add(&mut self, pipeline: &Pipeline, look: Look, metrics: Option<&str>) {
+        let Look { at, stats, workings, latency } = look;
+        let measured = metrics.and_then(|metrics| {
+            let buckets = Buckets::read(metrics, &pipeline.name);
+            let latency = buckets.since(&self.buckets);
+            self.buckets = buckets;
+            latency
+        });
+        let before = self.last();
+        let rate = |number: fn(&Workings) -> Option<u64>| {
+            let before = before?;
+            let seconds = at.duration_since(before.at).as_secs_f64();
+            let grown = number(&workings)?.saturating_sub(number(&before.workings)?);
+            (seconds > 0.0).then_some(grown as f64 / seconds)
+        };
+        let (written, settled) = (rate(|now| now.written), rate(|now| now.settled));
+        let latency = measured.or(latency);
+        self.trouble = None;
+        self.samples.push_back(Arc::new(Sample { at, stats, workings, written, settled, latency }));
+        if self.samples.len() > KEPT {
+            self.samples.pop_front();
+        }
+    }
+}
+
+/// Begins to look, if nobody does yet. It ends with the last router that serves the dashboard.
+pub(crate) fn start(dashboard: &Dashboard) {
+    if dashboard.sampler.running.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    let sampler = Arc::downgrade(&dashboard.sampler);
+    let (pipelines, metrics) = (Arc::clone(&dashboard.pipelines), dashboard.metrics.clone());
+    tokio::spawn(
+        async move { while look_at_all(&sampler, &pipelines, metrics.as_deref()).await {} },
+    );
+}
+
+/// Looks until it is dropped.
+pub(crate) async fn run(dashboard: Dashboard) {
+    if dashboard.sampler.running.swap(true, Ordering::SeqCst) {
+        return;
+    }
+    let sampler = Arc::downgrade(&dashboard.sampler);
+    while look_at_all(&sampler, &dashboard.pipelines, dashboard.metrics.as_deref()).await {}
+}
+
+async fn look_at_all(
+    sampler: &Weak<Sampler>,
+    pipelines: &[Pipeline],
+    metrics: Option<&(dyn Fn() -> String + Send + Sync)>,
+) -> bool {
+    let began = Instant::now();
+    for pipeline in pipelines {
+        let look = patiently(look_at(pipeline, metrics.is_some())).await;
+        let Some(sampler) = sampler.upgrade() else { return false };
+        sampler.keep(pipeline, look, metrics.map(|render| render()).as_deref());
+    }
+    sleep(EVERY.max(began.elapsed() * LEISURE)).await;
+    sampler.strong_count() > 0
+}
+
+async fn look_at(pipeline: &Pipeline, is_measured: bool) -> Result<Look, Failure> {
+    let stats = pipeline.admin.stats().await?;
+    let workings = match &pipeline.insight {
+        Some(insight) => insight.workings(&pipeline.name).await?,
+        None => Workings::default(),
+    };
+    let latency = if is_measured { None } else { latency(pipeline).await? };
+    Ok(Look { at: SystemClock.now(), stats, workings, latency })
+}
+
+/// Of the newest events that were published.
+async fn latency(pipeline: &Pipeline) -> Result<Option<[f64; 3]>, Failure> {
+    const NEWEST: usize = 100;
+    let published = Filter { state: Some(State::Published), ..Filter::default() };
+    let page = pipeline.admin.latest(&published, None, NEWEST).await?;
+    let took = |view: &semel_core::admin::EventView| {
+        let took = view.published_at?.duration_since(view.event.created_at);
+        Some(took.as_secs_f64().max(0.0))
+    };
+    let mut took: Vec<f64> = page.events.iter().filter_map(took).collect();
+    took.sort_by(f64::total_cmp);
+    let place =
+        |percent: usize| took.get((took.len() * percent / 100).min(took.len() - 1)).copied();
+    if took.is_empty() {
+        return Ok(None);
+    }
+    Ok(match (place(50), place(95), place(99)) {
+        (Some(p50), Some(p95), Some(p99)) => Some([p50, p95, p99]),
+        _ => None,
+    })
+}

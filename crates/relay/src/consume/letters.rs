@@ -1,0 +1,96 @@
+//! Dead letters of the consumer's own, and what waits behind them.
+
+use semel_core::letters::{Letter, Standing};
+use semel_core::retry::{Decision, decide};
+use semel_core::{Failure, HandlerError, InboxStore, Message, Timestamp, Verdict};
+
+use super::order::Sequences;
+use super::{Handler, Origin, Parts};
+use crate::settings::OnDead;
+
+impl<S, H> Parts<S, H>
+where
+    S: InboxStore,
+    H: Handler<S::Tx<'static>>,
+{
+    /// Whether the message is a letter already, or was put behind those of its lane.
+    /// `any` is whether there are letters at all, once that is known.
+    pub(super) async fn waits_among_letters(
+        &self,
+        tx: &mut S::Tx<'static>,
+        message: &Message,
+        any: &mut Option<bool>,
+    ) -> Result<bool, Failure> {
+        let Some(letters) = &self.options.letters else { return Ok(false) };
+        let any = match any {
+            Some(any) => *any,
+            None => *any.insert(letters.any(tx, &self.name).await?),
+        };
+        if !any {
+            return Ok(false);
+        }
+        match letters.standing(tx, &self.name, &message.event).await? {
+            Standing::Own => Ok(true),
+            Standing::Behind if self.options.settings.on_dead == OnDead::ParkLane => {
+                letters.put(tx, &self.name, &Letter::behind(message.clone())).await?;
+                Ok(true)
+            }
+            Standing::Behind | Standing::Free => Ok(false),
+        }
+    }
+
+    pub(super) async fn hold_back(
+        &self,
+        tx: &mut S::Tx<'static>,
+        message: &Message,
+        until: Timestamp,
+    ) -> Result<(), HandlerError> {
+        let Some(letters) = &self.options.letters else {
+            let what = "events can only be held back among the dead letters of the consumer";
+            return Err(Failure::misconfigured("E-CONSUMER", what)
+                .with_fix("add `dead_letters` to the consumer")
+                .into());
+        };
+        letters.put(tx, &self.name, &Letter::held(message.clone(), until)).await?;
+        Ok(())
+    }
+
+    /// The message is done: it is no letter any more, and what was held back for it may go.
+    pub(super) async fn leave_letters(
+        &self,
+        tx: &mut S::Tx<'static>,
+        message: &Message,
+        origin: Origin,
+    ) -> Result<(), Failure> {
+        let Some(letters) = &self.options.letters else { return Ok(()) };
+        if origin == Origin::Letters {
+            letters.remove(tx, &self.name, &message.event).await?;
+        }
+        let holds_back = self.options.sequences.as_ref().is_some_and(Sequences::holds_back);
+        if holds_back && message.event.sequence().is_some() {
+            letters.release(tx, &self.name, &message.event).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether no other attempt follows and the letter is ours.
+    pub(super) fn is_final(&self, failure: &Failure, message: &Message) -> bool {
+        let (schedule, now) = (&self.options.settings.schedule, self.options.clock.now());
+        self.options.letters.is_some()
+            && decide(failure.fault(), message.attempt, schedule, now, 0) == Decision::Dead
+    }
+
+    pub(super) async fn bury(&self, message: &Message, failure: Failure) -> Verdict {
+        match self.put_dead(message, &failure).await {
+            Ok(()) => Verdict::Buried(failure),
+            Err(failure) => Verdict::Failed(failure),
+        }
+    }
+
+    async fn put_dead(&self, message: &Message, failure: &Failure) -> Result<(), Failure> {
+        let Some(letters) = &self.options.letters else { return Ok(()) };
+        let mut tx = self.store.begin().await?;
+        letters.put(&mut tx, &self.name, &Letter::dead(message.clone(), failure)).await?;
+        self.store.commit(tx).await
+    }
+}

@@ -1,0 +1,421 @@
+//! A consumer: a handler as a sink, inside the inbox transaction.
+//!
+//! What one call brings takes effect in one transaction, because the commit is the cost. When one
+//! message fails, the transaction is undone and the messages are taken one by one.
+
+mod builder;
+mod handler;
+mod letters;
+mod order;
+mod run;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use metrics::Counter;
+use semel_core::event::within;
+use semel_core::retry::later;
+use semel_core::{
+    Failure, HandlerError, InboxStore, LaneKey, Message, Published, Sink, Verdict, telemetry,
+};
+use tokio::time::{Instant, timeout};
+
+pub use self::builder::ConsumerBuilder;
+use self::builder::Options;
+pub use self::handler::{
+    EventFn, Handler, HandlerFn, Handlers, StatefulEventFn, Unknown, handler_fn,
+};
+pub use self::order::OutOfOrder;
+use self::order::Turn;
+
+/// Runs a handler once per message, whatever is delivered twice.
+///
+/// [`builder`](Self::builder) gives handlers by event type, dead letters and all else;
+/// [`run`](Self::run) runs it on a subscription. It is also a [`Sink`], for a
+/// [`Relay`](crate::Relay) of your own.
+///
+/// ```
+/// use semel_core::memory::{MemoryBroker, MemoryDatabase, MemoryTx};
+/// use semel_core::{Event, Message, Sink};
+/// use semel_relay::{Consumer, Relay, Stop, handler_fn};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let (broker, database) = (MemoryBroker::new(), MemoryDatabase::new());
+/// let placed = Message::first("order.events", Event::new("order", "42", "OrderPlaced"));
+/// broker.publish(&[placed.clone(), placed]).await; // delivered twice
+///
+/// let charge = handler_fn(|tx: &mut MemoryTx, _: &Message| Box::pin(async move {
+///     tx.add("charged", 1);
+///     Ok(Default::default())
+/// }));
+/// let payments = Consumer::new("payments", database.clone(), charge);
+/// let subscription = broker.subscribe("payments", &["order.events"]);
+/// Relay::new("payments", subscription, payments).drain(Stop::never()).await?;
+/// assert_eq!(database.get("charged"), 1);
+/// # Ok::<(), semel_core::Failure>(()) }).unwrap();
+/// ```
+pub struct Consumer<S: InboxStore, H> {
+    parts: Arc<Parts<S, H>>,
+}
+
+struct Parts<S: InboxStore, H> {
+    name: String,
+    store: S,
+    handler: H,
+    options: Options<S::Tx<'static>>,
+    applied: Counter,
+    duplicates: Counter,
+}
+
+/// How long a transaction goes on taking up messages.
+const TURN: Duration = Duration::from_secs(1);
+
+/// How many messages are taken up before the time is looked at.
+const FIRST_CHUNK: usize = 4;
+
+/// Where a message comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Broker,
+    /// The consumer's own letters: it is due.
+    Letters,
+}
+
+/// What became of messages in a transaction that is to be committed.
+#[derive(Default)]
+struct Counts {
+    applied: u64,
+    /// They had taken effect before.
+    duplicates: u64,
+}
+
+/// Why a transaction was not committed.
+enum Trouble {
+    /// There was none to be had.
+    Store(Failure),
+    /// A message, or the commit.
+    Message(HandlerError),
+}
+
+impl<S: InboxStore + 'static> Consumer<S, Handlers<S::Tx<'static>>>
+where
+    S::Tx<'static>: 'static,
+{
+    /// A consumer with a handler for each event type. Its name is its identity: consumers of
+    /// different names each take effect.
+    pub fn builder(name: impl Into<String>, store: S) -> ConsumerBuilder<S> {
+        ConsumerBuilder::new(name.into(), store)
+    }
+}
+
+impl<S, H> Consumer<S, H>
+where
+    S: InboxStore,
+    H: Handler<S::Tx<'static>>,
+{
+    /// A consumer with one handler for all messages, for a [`Relay`](crate::Relay) of your own.
+    pub fn new(name: impl Into<String>, store: S, handler: H) -> Self {
+        let options = Options { retention: None, ..Options::default() };
+        Self::with_options(name.into(), store, handler, options)
+    }
+
+    fn with_options(name: String, store: S, handler: H, options: Options<S::Tx<'static>>) -> Self {
+        let counter =
+            |metric: telemetry::Metric| metrics::counter!(metric.name, "consumer" => name.clone());
+        let (applied, duplicates) =
+            (counter(telemetry::INBOX_APPLIED), counter(telemetry::INBOX_DUPLICATES));
+        let parts = Parts { name, store, handler, options, applied, duplicates };
+        Self { parts: Arc::new(parts) }
+    }
+}
+
+impl<S, H> Parts<S, H>
+where
+    S: InboxStore,
+    H: Handler<S::Tx<'static>>,
+{
+    async fn take(&self, batch: &[Message], origin: Origin) -> Published {
+        let mut done = 0;
+        while done + 1 < batch.len() {
+            match self.apply_together(&batch[done..], origin).await {
+                Ok(count) => done += count,
+                Err(Trouble::Store(failure)) if done == 0 => return Published::None(failure),
+                Err(_) => break,
+            }
+        }
+        if done == batch.len() {
+            return Published::All;
+        }
+        let mut verdicts = vec![Verdict::Confirmed; done];
+        self.take_one_by_one(&batch[done..], origin, &mut verdicts).await;
+        Published::Each(verdicts)
+    }
+
+    /// As many messages as its time allows, in one transaction: all of them or none. Says how many.
+    async fn apply_together(&self, batch: &[Message], origin: Origin) -> Result<usize, Trouble> {
+        let mut tx = self.store.begin().await.map_err(Trouble::Store)?;
+        let mut counts = Counts::default();
+        match self.apply_in(&mut tx, batch, origin, &mut counts).await {
+            Ok(done) => {
+                let committed = self.store.commit(tx).await;
+                committed.map_err(|failure| Trouble::Message(failure.into()))?;
+                self.applied.increment(counts.applied);
+                self.duplicates.increment(counts.duplicates);
+                Ok(done)
+            }
+            Err(error) => {
+                self.store.rollback(tx).await;
+                Err(Trouble::Message(error))
+            }
+        }
+    }
+
+    /// Takes messages up in chunks, each twice as long as the one before, as long as there is time.
+    /// The ids of a chunk are recorded at once.
+    async fn apply_in(
+        &self,
+        tx: &mut S::Tx<'static>,
+        batch: &[Message],
+        origin: Origin,
+        counts: &mut Counts,
+    ) -> Result<usize, HandlerError> {
+        let (begun, mut done, mut chunk) = (Instant::now(), 0, FIRST_CHUNK);
+        let mut with_letters = None;
+        while done < batch.len() && begun.elapsed() < TURN {
+            let end = batch.len().min(done + chunk);
+            let messages = &batch[done..end];
+            let taken = self.sort_out(tx, messages, origin, &mut with_letters, counts).await?;
+            let ids: Vec<_> = taken.iter().map(|message| message.event.id).collect();
+            let new = self.store.record_all(tx, &self.name, &ids).await?;
+            for (message, is_new) in taken.into_iter().zip(new) {
+                if is_new {
+                    self.take_effect(tx, message, origin).await?;
+                    counts.applied += 1;
+                } else {
+                    counts.duplicates += 1;
+                }
+                self.leave_letters(tx, message, origin).await?;
+            }
+            (done, chunk) = (end, chunk * 2);
+        }
+        Ok(done)
+    }
+
+    /// Each message in a transaction of its own; a lane stops at its first failure.
+    async fn take_one_by_one(
+        &self,
+        batch: &[Message],
+        origin: Origin,
+        verdicts: &mut Vec<Verdict>,
+    ) {
+        let mut failed: HashSet<LaneKey> = HashSet::new();
+        for (place, message) in batch.iter().enumerate() {
+            let lane = message.event.lane_key();
+            if failed.contains(&lane) {
+                verdicts.push(Verdict::Behind);
+                continue;
+            }
+            let verdict = match self.take_one(message, origin).await {
+                Ok(verdict) => verdict,
+                Err(failure) => {
+                    let rest = batch.len() - place;
+                    verdicts.extend(vec![Verdict::Failed(failure); rest]);
+                    return;
+                }
+            };
+            if matches!(verdict, Verdict::Failed(_)) {
+                failed.insert(lane);
+            }
+            verdicts.push(verdict);
+        }
+    }
+
+    /// # Errors
+    /// When there is no transaction to be had, for nobody.
+    async fn take_one(&self, message: &Message, origin: Origin) -> Result<Verdict, Failure> {
+        let error = match self.apply_together(std::slice::from_ref(message), origin).await {
+            Ok(_) => return Ok(Verdict::Confirmed),
+            Err(Trouble::Store(failure)) => return Err(failure),
+            Err(Trouble::Message(error)) => error,
+        };
+        if matches!(error, HandlerError::AlreadyApplied) {
+            return Ok(self.note_applied(message, origin).await.into());
+        }
+        let failure = self.failure(error);
+        Ok(if self.is_final(&failure, message) {
+            self.bury(message, failure).await
+        } else {
+            Verdict::Failed(failure)
+        })
+    }
+
+    /// The messages whose ids are to be recorded now. The others are no business of this consumer,
+    /// wait among the letters, or are past.
+    async fn sort_out<'m>(
+        &self,
+        tx: &mut S::Tx<'static>,
+        messages: &'m [Message],
+        origin: Origin,
+        with_letters: &mut Option<bool>,
+        counts: &mut Counts,
+    ) -> Result<Vec<&'m Message>, HandlerError> {
+        let mut taken = Vec::with_capacity(messages.len());
+        for message in messages {
+            if !self.handler.wants(message) {
+                self.leave_letters(tx, message, origin).await?;
+            } else if origin == Origin::Broker
+                && self.waits_among_letters(tx, message, with_letters).await?
+            {
+                // It is safe there.
+            } else {
+                match self.turn(tx, message, origin).await? {
+                    Turn::Now => taken.push(message),
+                    Turn::Past => {
+                        counts.duplicates += 1;
+                        self.leave_letters(tx, message, origin).await?;
+                    }
+                    Turn::Early { until } => self.hold_back(tx, message, until).await?,
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    async fn turn(
+        &self,
+        tx: &mut S::Tx<'static>,
+        message: &Message,
+        origin: Origin,
+    ) -> Result<Turn, Failure> {
+        let Some(sequences) = &self.options.sequences else { return Ok(Turn::Now) };
+        let (waited, now) = (origin == Origin::Letters, self.options.clock.now());
+        sequences.turn(tx, &self.name, &message.event, waited, now).await
+    }
+
+    /// The id is recorded: runs the handler and keeps what it returns.
+    async fn take_effect(
+        &self,
+        tx: &mut S::Tx<'static>,
+        message: &Message,
+        origin: Origin,
+    ) -> Result<(), HandlerError> {
+        self.refuse_old(message, origin)?;
+        let result = self.handle(tx, message).await?;
+        if !result.is_empty() {
+            self.store.store_result(tx, &self.name, message.event.id, result).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs the handler; a panic or a hang is a failure of this message, this time.
+    async fn handle(
+        &self,
+        tx: &mut S::Tx<'static>,
+        message: &Message,
+    ) -> Result<Bytes, HandlerError> {
+        let limit = self.options.handler_timeout;
+        let call = within(&message.event, self.handler.handle(tx, message));
+        #[cfg(feature = "trace")]
+        let span = crate::spans::processing(message);
+        #[cfg(feature = "trace")]
+        let call = tracing::Instrument::instrument(call, span.clone());
+        let failure = match timeout(limit, AssertUnwindSafe(call).catch_unwind()).await {
+            Ok(Ok(Err(HandlerError::AlreadyApplied))) => return Err(HandlerError::AlreadyApplied),
+            Ok(Ok(Err(error))) => self.failure(error),
+            Ok(Ok(Ok(result))) => return Ok(result),
+            Ok(Err(_)) => Failure::transient("E-HANDLER-PANIC", "the handler panicked"),
+            Err(_) => Failure::transient(
+                "E-HANDLER-TIMEOUT",
+                format!("the handler took longer than {limit:?}"),
+            ),
+        };
+        #[cfg(feature = "trace")]
+        crate::spans::fail(&span, &failure);
+        let (name, fault) = (telemetry::HANDLER_FAILED.name, failure.fault().as_str());
+        metrics::counter!(name, "consumer" => self.name.clone(), "fault" => fault).increment(1);
+        Err(HandlerError::Failed(failure))
+    }
+
+    fn failure(&self, error: HandlerError) -> Failure {
+        match error {
+            HandlerError::Failed(failure) => failure,
+            HandlerError::Other(error) => self.store.classify(error),
+            other => Failure::transient("E-HANDLER", other.to_string()),
+        }
+    }
+
+    /// The effect is there already: remembers that, so that the next copy costs less.
+    async fn note_applied(&self, message: &Message, origin: Origin) -> Result<(), Failure> {
+        let mut tx = self.store.begin().await?;
+        self.store.record(&mut tx, &self.name, message.event.id).await?;
+        self.turn(&mut tx, message, Origin::Letters).await?;
+        self.leave_letters(&mut tx, message, origin).await?;
+        self.store.commit(tx).await?;
+        self.duplicates.increment(1);
+        Ok(())
+    }
+
+    /// Nobody knows whether an event took effect that is older than what is remembered.
+    fn refuse_old(&self, message: &Message, origin: Origin) -> Result<(), Failure> {
+        let Options { retention: Some(retention), takes_old: false, .. } = self.options else {
+            return Ok(());
+        };
+        let created_at = message.event.created_at;
+        if origin == Origin::Letters || later(created_at, retention) >= self.options.clock.now() {
+            return Ok(());
+        }
+        let days = retention.as_secs_f64() / 86_400.0;
+        let what = format!(
+            "made at {created_at}, and ids are remembered for {days} days: it may have taken effect"
+        );
+        Err(Failure::refused("E-EVENT-OLD", what).with_fix(
+            "if it has not, retry the dead letter; a consumer that is new, or a replay on purpose, \
+             takes such events with `take_old_events`",
+        ))
+    }
+}
+
+#[async_trait]
+impl<S, H> Sink for Consumer<S, H>
+where
+    S: InboxStore,
+    H: Handler<S::Tx<'static>>,
+{
+    async fn publish(&self, batch: &[Message]) -> Published {
+        self.parts.take(batch, Origin::Broker).await
+    }
+
+    async fn check(&self) -> Result<(), Failure> {
+        self.parts.check().await
+    }
+
+    fn is_effect(&self) -> bool {
+        true
+    }
+}
+
+impl<S: InboxStore, H> Parts<S, H> {
+    async fn check(&self) -> Result<(), Failure> {
+        let tx = self.store.begin().await?;
+        self.store.rollback(tx).await;
+        Ok(())
+    }
+}
+
+impl<S: InboxStore, H> Clone for Consumer<S, H> {
+    fn clone(&self) -> Self {
+        Self { parts: Arc::clone(&self.parts) }
+    }
+}
+
+impl<S: InboxStore, H> fmt::Debug for Consumer<S, H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer").field("name", &self.parts.name).finish_non_exhaustive()
+    }
+}
