@@ -127,6 +127,15 @@ impl<S: IdempotencyStore + ?Sized> IdempotencyStore for Arc<S> {
         (**self).claim(key, fingerprint, lease).await
     }
 
+    fn claim_at_once(
+        &self,
+        key: &ScopedKey,
+        fingerprint: &Fingerprint,
+        lease: Duration,
+    ) -> Option<Result<Claim, Failure>> {
+        (**self).claim_at_once(key, fingerprint, lease)
+    }
+
     async fn complete(
         &self,
         key: &ScopedKey,
@@ -135,6 +144,16 @@ impl<S: IdempotencyStore + ?Sized> IdempotencyStore for Arc<S> {
         keep: Duration,
     ) -> Result<Holding, Failure> {
         (**self).complete(key, token, record, keep).await
+    }
+
+    fn complete_at_once(
+        &self,
+        key: &ScopedKey,
+        token: Token,
+        record: &Record,
+        keep: Duration,
+    ) -> Option<Result<Holding, Failure>> {
+        (**self).complete_at_once(key, token, record, keep)
     }
 
     async fn renew(
