@@ -131,7 +131,9 @@ async fn by_hand(store: &PostgresStore, strategy: Strategy, batch: &[Message]) -
                 });
                 done.await.map_err(|error| error.to_string())?;
             }
-            _ => drop(row(PLAIN, message).execute(&mut *tx).await?),
+            _ => {
+                row(PLAIN, message).execute(&mut *tx).await?;
+            }
         }
     }
     tx.commit().await?;

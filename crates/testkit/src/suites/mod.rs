@@ -51,7 +51,7 @@ macro_rules! stamp_suite {
 #[cfg(test)]
 mod tests {
     /// The sources of each suite, and its macro among them.
-    const SUITES: [&[&str]; 9] = [
+    const SUITES: [&[&str]; 10] = [
         &[include_str!("clock.rs")],
         &[include_str!("coordination.rs")],
         &[include_str!("outbox.rs")],
