@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use semel_core::admin::{Filter, State, Stats};
 use semel_core::insight::Workings;
+use semel_core::telemetry::{self, Metric};
 use semel_core::{Clock, Failure, SystemClock, Timestamp};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -96,6 +97,7 @@ impl Track {
 
     fn add(&mut self, pipeline: &Pipeline, look: Look, metrics: Option<&str>) {
         let Look { at, stats, workings, latency } = look;
+        count(&pipeline.name, &stats, &workings);
         let measured = metrics.and_then(|metrics| {
             let buckets = Buckets::read(metrics, &pipeline.name);
             let latency = buckets.since(&self.buckets);
@@ -116,6 +118,22 @@ impl Track {
         if self.samples.len() > KEPT {
             self.samples.pop_front();
         }
+    }
+}
+
+/// For those who watch by metrics.
+fn count(pipeline: &str, stats: &Stats, workings: &Workings) {
+    let gauge = |metric: Metric| metrics::gauge!(metric.name, "pipeline" => pipeline.to_owned());
+    for state in [State::Pending, State::Publishing, State::Failed, State::Dead] {
+        let (pipeline, name) = (pipeline.to_owned(), telemetry::BACKLOG_EVENTS.name);
+        metrics::gauge!(name, "pipeline" => pipeline, "state" => state.as_str())
+            .set(stats.count(state) as f64);
+    }
+    let oldest = stats.oldest_pending.unwrap_or_default();
+    gauge(telemetry::OLDEST_PENDING_AGE).set(oldest.as_secs_f64());
+    gauge(telemetry::PARKED_AGGREGATES).set(stats.parked_lanes as f64);
+    if let Some(retained) = workings.log.as_ref().and_then(|log| log.retained_bytes) {
+        gauge(telemetry::SLOT_RETAINED_BYTES).set(retained as f64);
     }
 }
 

@@ -198,7 +198,15 @@ fn a_page_for_others_asks_who_they_are() {
     let (status, body) = relay.get(overview, bearer);
     assert!(status == 200 && body.contains("\"name\":\"olga\",\"role\":\"operator\""), "{body}");
     let deadline = Instant::now() + Duration::from_secs(30);
-    while !relay.get("/metrics", bearer).1.contains("semel_sink_up{pipeline=\"orders\"} 1") {
+    let told = |metrics: &str| {
+        [
+            "semel_sink_up{pipeline=\"orders\"} 1",
+            "semel_backlog_events{pipeline=\"orders\",state=\"dead\"} ",
+        ]
+        .iter()
+        .all(|line| metrics.contains(line))
+    };
+    while !told(&relay.get("/metrics", bearer).1) {
         assert!(Instant::now() < deadline, "{}", relay.get("/metrics", bearer).1);
     }
     assert_eq!(relay.get(overview, &format!("{bearer}host: evil.example.com\r\n")).0, 421);
