@@ -182,11 +182,13 @@ fn no_secret_of_the_proxy_is_ever_said() {
     let shop = Shop::new();
     let schema: Value = serde_json::from_str(&shop.expect(0, &["config", "schema"])).unwrap();
     let secrets = secrets_of(&schema["properties"]["proxy"]);
-    assert_eq!(secrets, BTreeSet::from(["fingerprint_secret".into(), "store".into()]));
+    let known = ["encryption_keys", "fingerprint_secret", "store"].map(String::from);
+    assert_eq!(secrets, BTreeSet::from(known));
     let text = format!(
         "[proxy]\nlisten = '127.0.0.1:0'\nadmin = '127.0.0.1:0'\nupstream = 'http://127.0.0.1:1'\n\
          scope = 'single-tenant'\nstore = 'postgres://me:{MARKER}@127.0.0.1:1/keys'\n\
-         fingerprint_secret = '{MARKER}{MARKER}{MARKER}'\n"
+         fingerprint_secret = '{MARKER}{MARKER}{MARKER}'\n\
+         encryption_keys = '{MARKER}{MARKER}{MARKER}AAAAAAA='\n"
     );
     shop.write_config(&text);
     for arguments in [&["config", "check"][..], &["config", "show"], &["proxy"]] {
@@ -194,9 +196,11 @@ fn no_secret_of_the_proxy_is_ever_said() {
         let output = command.args(["--config", "semel.toml"]).output().unwrap();
         is_silent(&format!("{arguments:?}"), &output);
     }
-    shop.write_config(&text.replace("postgres://", "oracle://"));
-    let output = shop.command(&["proxy", "--config", "semel.toml"]).output().unwrap();
-    is_silent("proxy", &output);
+    for wrong in [text.replace("postgres://", "oracle://"), text.replace("AAAAAAA=", "")] {
+        shop.write_config(&wrong);
+        let output = shop.command(&["proxy", "--config", "semel.toml"]).output().unwrap();
+        is_silent("proxy", &output);
+    }
 }
 
 /// Neither in what the relay says nor in what it serves.
