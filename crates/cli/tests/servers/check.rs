@@ -65,7 +65,7 @@ async fn what_is_printed_sets_everything_right() {
     fix(1);
     assert_eq!(codes(&folder, 0, &relay, "advice"), ["slot-left"]);
     let text = folder.expect(0, &relay, &["check", "--database", &relay]);
-    assert!(text.contains("standby") && text.contains("1 pieces of advice"), "{text}");
+    assert!(text.contains("standby") && text.contains("1 piece of advice"), "{text}");
     assert!(text.contains("pg_drop_replication_slot('standby')"), "{text}");
     let sql = folder.expect(0, &relay, &["check", "--database", &relay, "--fix-sql"]);
     assert!(sql.lines().all(|line| line.starts_with("-- ")), "others' slots are theirs: {sql}");
