@@ -59,9 +59,15 @@ impl Group {
         Self { brokers: brokers.to_owned(), topic, sink }
     }
 
+    /// A group of this name and of this test alone: members that come and go move partitions.
     fn config(&self, brokers: &str, group: &str) -> KafkaSubscriptionConfig {
-        let config = config(brokers).subscription(group, &[&self.topic]).unwrap();
+        let group = self.group(group);
+        let config = config(brokers).subscription(&group, &[&self.topic]).unwrap();
         config.session_timeout(Duration::from_secs(6)).most_unsettled(MOST_UNSETTLED)
+    }
+
+    fn group(&self, name: &str) -> String {
+        format!("{name}-{}", self.topic)
     }
 
     /// A member, once it has something to read.
