@@ -121,11 +121,7 @@ impl Position {
     #[must_use]
     pub fn scope(&self) -> String {
         let scope = format!("log:{}", self.log.name());
-        if scope.len() <= 255 {
-            scope
-        } else {
-            format!("log:{}", blake3::hash(scope.as_bytes()))
-        }
+        if scope.len() <= 255 { scope } else { format!("log:{}", blake3::hash(scope.as_bytes())) }
     }
 }
 

@@ -7,9 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use semel_core::{
-    Batch, Delivery, Event, Failure, Holding, Limit, Message, Publication, Receipt,
-};
+use semel_core::{Batch, Delivery, Event, Failure, Holding, Limit, Message, Publication, Receipt};
 
 use super::cursor;
 use super::error::failure;

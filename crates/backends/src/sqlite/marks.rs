@@ -59,7 +59,8 @@ impl Marks<Transaction<'static, Sqlite>> for SqliteMarks {
     ) -> Result<Vec<bool>, Failure> {
         let mut moved = Vec::with_capacity(steps.len());
         for Step { scope, from, to } in steps {
-            let step = sqlx::query(STEP).bind(stored(*to)).bind(consumer).bind(*scope).bind(stored(*from));
+            let step =
+                sqlx::query(STEP).bind(stored(*to)).bind(consumer).bind(*scope).bind(stored(*from));
             let step = step.execute(&mut **tx).await.map_err(failure("move a mark"))?;
             moved.push(step.rows_affected() > 0);
         }

@@ -334,7 +334,11 @@ where
         claims: &Claims,
     ) -> Result<(), HandlerError> {
         let by_position = claims.cover(message);
-        if by_position { self.refuse_replayed(message)? } else { self.refuse_old(message, origin)? }
+        if by_position {
+            self.refuse_replayed(message)?
+        } else {
+            self.refuse_old(message, origin)?
+        }
         let result = self.handle(tx, message).await?;
         if !result.is_empty() && !by_position {
             self.store.store_result(tx, &self.name, message.event.id, result).await?;

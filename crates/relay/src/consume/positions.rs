@@ -67,10 +67,10 @@ impl<Tx: Send> Positions<Tx> {
                 steps.push((name, Step { scope: &span.scope, from, to: span.end }));
             }
         }
-        let known: Vec<_> = steps.iter().map(|(_, step)| *step).collect();
-        let moved = self.marks.step_all(tx, consumer, &known).await?;
-        for ((name, step), moved) in steps.iter().zip(moved) {
-            if moved {
+        if !steps.is_empty() {
+            let known: Vec<_> = steps.iter().map(|(_, step)| *step).collect();
+            let moved = self.marks.step_all(tx, consumer, &known).await?;
+            for ((name, step), _) in steps.iter().zip(moved).filter(|(_, moved)| *moved) {
                 let scope = step.scope.to_owned();
                 claims.0.insert((*name).clone(), Claim { scope, next: step.from, to: step.to });
             }

@@ -78,8 +78,7 @@ impl Arrived {
         let epitaph = Epitaph { failure, attempts, consumer: group, origin: &origin };
         let mut headers = OwnedHeaders::new_with_capacity(self.headers.count() + 5);
         let mut size = self.body.len();
-        for Header { key, value } in self.headers.iter().filter(|header| is_kept(header.key))
-        {
+        for Header { key, value } in self.headers.iter().filter(|header| is_kept(header.key)) {
             size += key.len() + value.map_or(0, <[u8]>::len);
             headers = headers.insert(Header { key, value });
         }
