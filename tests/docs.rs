@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
+use cargo_metadata::MetadataCommand;
 use semel::telemetry;
 
 /// So that `semel explain` knows every code that a user can meet.
@@ -44,6 +45,23 @@ fn codes_below(folder: &Path, codes: &mut BTreeSet<String>) {
             };
             codes.extend(strings.filter(is_code).map(str::to_owned));
         }
+    }
+}
+
+/// A reader can type it as it stands.
+#[test]
+fn the_command_of_the_order_service_is_told_as_it_is() {
+    let metadata = MetadataCommand::new().no_deps().exec().unwrap();
+    let mut targets = metadata.packages.iter().flat_map(|package| &package.targets);
+    let example = targets.find(|target| target.is_example() && target.name == "orders").unwrap();
+    let features = example.required_features.join(",");
+    let command = format!("cargo run --example orders --features {features} -- redis");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for file in ["README.md", "docs/consumers.md", "examples/orders/main.rs"] {
+        assert!(
+            fs::read_to_string(root.join(file)).unwrap().contains(&command),
+            "{file}: {command}"
+        );
     }
 }
 

@@ -30,6 +30,7 @@ macro_rules! consumers {
             use semel_core::{HandlerError, OutboxWriter, Source};
             use semel_relay::{Consumer, Handlers, Report, Stop};
             use serde::Deserialize;
+            use tokio::task::JoinSet;
             use tokio::time::timeout;
 
             use super::*;
@@ -136,6 +137,28 @@ macro_rules! consumers {
                 let insert = sqlx::query($insert).bind(order.order).bind(order.order);
                 insert.execute(&mut **tx).await?;
                 Ok(())
+            }
+
+            /// Nothing but the inbox keeps a second payment out.
+            #[tokio::test(flavor = "multi_thread")]
+            async fn of_64_consumers_that_get_the_same_message_one_takes_effect() {
+                let Some(database) = $fresh else { return };
+                let store = database.store.clone();
+                run(&store, "create table payments (order_id bigint, other bigint)").await;
+                let event = order(1);
+                let mut consumers = JoinSet::new();
+                for _ in 0..64 {
+                    let (store, event) = (store.clone(), event.clone());
+                    consumers.spawn(async move {
+                        let broker = MemoryBroker::new();
+                        publish(&broker, &[event]).await;
+                        let consumer = Consumer::builder("payments", store.inbox());
+                        drain(&broker, consumer.on("OrderPlaced", forgive).build()).await
+                    });
+                }
+                let reports = consumers.join_all().await;
+                assert!(reports.iter().all(|report| report.published == 1), "{reports:?}");
+                assert_eq!(count(&store).await, 1);
             }
 
             #[tokio::test]
