@@ -36,6 +36,7 @@
 //! # Ok::<(), semel_core::Failure>(()) }).unwrap();
 //! ```
 
+mod arrivals;
 mod config;
 mod dispatch;
 mod error;

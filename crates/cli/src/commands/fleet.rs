@@ -11,6 +11,8 @@ use tokio::time::{Instant, sleep};
 #[cfg(feature = "page")]
 use super::page::View;
 use super::relay::{EFFECT, connect, crashed, open};
+#[cfg(feature = "page")]
+use crate::config::Http;
 use crate::config::{Config, Pipeline, Retention};
 use crate::exit::Problem;
 
@@ -169,25 +171,18 @@ impl Fleet {
         Ok(())
     }
 
-    /// Goes over to a new configuration: what did not change goes on, the rest is stopped as by
-    /// SIGTERM and started again where it was. Unless all of it is right, nothing changes.
-    pub(super) async fn reload(&mut self, path: &Path) {
+    /// Connects what is new or different, before anything is stopped; nothing, when it stops anyway.
+    pub(super) async fn prepare(&mut self, path: &Path) -> Result<Option<Changes>, Problem> {
         if self.stopping || self.drain {
-            return;
+            return Ok(None);
         }
-        match self.prepare(path).await {
-            Ok(changes) => self.apply(changes),
-            Err(problem) => {
-                let message = problem.message();
-                tracing::error!("the new configuration is refused, the old one goes on\n{message}");
-            }
-        }
-    }
-
-    /// Connects what is new or different, before anything is stopped.
-    async fn prepare(&mut self, path: &Path) -> Result<Changes, Problem> {
         let config = Config::load(path)?;
-        let mut changes = Changes { kept: Vec::new(), ready: Vec::new() };
+        let mut changes = Changes {
+            kept: Vec::new(),
+            ready: Vec::new(),
+            #[cfg(feature = "page")]
+            http: config.http,
+        };
         for pipeline in config.pipelines {
             let member = self.members.get(&pipeline.name);
             let stays =
@@ -199,10 +194,12 @@ impl Fleet {
                 changes.ready.push(ready.inspect_err(|_| changes.give_up())?);
             }
         }
-        Ok(changes)
+        Ok(Some(changes))
     }
 
-    fn apply(&mut self, changes: Changes) {
+    /// Goes over to a new configuration: what did not change goes on, the rest is stopped as by
+    /// SIGTERM and started again where it was.
+    pub(super) fn apply(&mut self, changes: Changes) {
         let (kept, started) = (changes.kept.len(), changes.ready.len());
         self.forget_waiting();
         let mut stopped = 0;
@@ -278,14 +275,16 @@ impl Fleet {
 }
 
 /// What a new configuration keeps and brings.
-struct Changes {
+pub(super) struct Changes {
     kept: Vec<String>,
     ready: Vec<Ready>,
+    #[cfg(feature = "page")]
+    pub(super) http: Option<Http>,
 }
 
 impl Changes {
     /// Nothing of it will run.
-    fn give_up(&self) {
+    pub(super) fn give_up(&self) {
         self.ready.iter().filter_map(|ready| ready.upkeep.as_ref()).for_each(AbortHandle::abort);
     }
 }

@@ -34,6 +34,16 @@ impl Shop {
         });
     }
 
+    /// One text.
+    fn text(&self, sql: &str) -> String {
+        let url = format!("sqlite://{}", self.file("shop.db").display());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = SqliteConnection::connect(&url).await.unwrap();
+            sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut connection).await.unwrap()
+        })
+    }
+
     fn insert(&self, aggregate: &str, event_type: &str) {
         self.execute(&format!(
             "INSERT INTO semel_outbox (aggregate_type, aggregate_id, event_type, payload)

@@ -92,7 +92,7 @@ impl Routing {
         match self.payload_limit {
             Some(limit) if size > limit => Err(Failure::refused(
                 "E-PAYLOAD-LIMIT",
-                format!("the payload has {size} bytes, the limit is {limit}"),
+                format!("the payload is larger than the limit of {limit} bytes"),
             )
             .with_fix("raise payload in [limits] and retry it, or discard it")),
             _ => Ok(()),

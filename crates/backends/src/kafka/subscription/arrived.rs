@@ -15,9 +15,9 @@ use crate::kafka::stamp;
 
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Partition {
+pub(in crate::kafka) struct Partition {
     pub(super) topic: Topic,
-    pub(super) number: i32,
+    pub(in crate::kafka) number: i32,
 }
 
 impl Partition {
@@ -27,16 +27,16 @@ impl Partition {
 }
 
 /// A message as it came.
-pub(super) struct Arrived {
-    pub(super) partition: Partition,
-    pub(super) offset: i64,
+pub(in crate::kafka) struct Arrived {
+    pub(in crate::kafka) partition: Partition,
+    pub(in crate::kafka) offset: i64,
     key: Option<Vec<u8>>,
     headers: OwnedHeaders,
     body: Bytes,
 }
 
 impl Arrived {
-    pub(super) fn new(message: &BorrowedMessage<'_>) -> Self {
+    pub(in crate::kafka) fn new(message: &BorrowedMessage<'_>) -> Self {
         let headers = message.headers().map(BorrowedHeaders::detach);
         Self {
             partition: Partition::new(message.topic(), message.partition()),
@@ -51,7 +51,10 @@ impl Arrived {
     ///
     /// # Errors
     /// `Refused` when it is no event.
-    pub(super) fn message(&self, log: Option<&Arc<PartitionLog>>) -> Result<Message, Failure> {
+    pub(in crate::kafka) fn message(
+        &self,
+        log: Option<&Arc<PartitionLog>>,
+    ) -> Result<Message, Failure> {
         // What is not text is no header of an event.
         let headers = self.headers.iter().filter_map(|Header { key, value }| {
             std::str::from_utf8(value?).ok().map(|value| (key, value))

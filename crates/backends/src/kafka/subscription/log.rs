@@ -16,7 +16,7 @@ use crate::kafka::error;
 use crate::kafka::stamp::Stamps;
 
 /// A partition of a cluster.
-pub(super) struct PartitionLog {
+pub(in crate::kafka) struct PartitionLog {
     name: String,
     pub(super) stamps: Stamps,
     partition: Partition,

@@ -1,6 +1,6 @@
 //! Topics as a source: a member of a consumer group.
 
-mod arrived;
+pub(super) mod arrived;
 mod config;
 mod log;
 mod member;
