@@ -135,8 +135,8 @@ impl Fleet {
     }
 
     /// Goes over to a new configuration: what did not change goes on, the rest is stopped as by
-    /// SIGTERM and started again where it was.
-    pub(super) fn apply(&mut self, changes: Changes) {
+    /// SIGTERM and started again where it was. Gives how many were kept, stopped and started.
+    pub(super) fn apply(&mut self, changes: Changes) -> [usize; 3] {
         let (kept, started) = (changes.kept.len(), changes.ready.len());
         self.forget_waiting();
         let mut stopped = 0;
@@ -158,7 +158,7 @@ impl Fleet {
                 self.launch(ready);
             }
         }
-        tracing::info!(kept, stopped, started, "the new configuration holds");
+        [kept, stopped, started]
     }
 
     /// Those that will never start.
