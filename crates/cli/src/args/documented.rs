@@ -64,10 +64,11 @@ fn is_example(words: &[String]) -> bool {
 /// A command in a sentence may stand for itself, without all it needs; what is there must be right.
 #[test]
 fn every_command_in_a_sentence_exists() {
-    const UNFINISHED: [ErrorKind; 4] = [
+    const UNFINISHED: [ErrorKind; 5] = [
         ErrorKind::MissingRequiredArgument,
         ErrorKind::MissingSubcommand,
         ErrorKind::DisplayHelp,
+        ErrorKind::DisplayVersion,
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand,
     ];
     let (mut count, mut wrong) = (0, Vec::new());
