@@ -17,7 +17,9 @@
 //! ```
 //!
 //! `orders BROKER ROLE` is one service alone, to be killed and started again as you like: `setup`
-//! once, then `serve`, `relay`, `payment`, `inventory`, `notification`; and `buy 1000`.
+//! once, then `serve`, `relay`, `payment`, `inventory`, `notification`; and `buy 1000`. One that does not
+//! find its database or broker at the start ends, and is started again by whoever supervises it; one that
+//! runs waits for them.
 
 #![expect(clippy::print_stdout, reason = "it tells what came of it")]
 

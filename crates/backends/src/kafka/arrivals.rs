@@ -72,7 +72,7 @@ fn read_topic(
             Some(Ok(message)) => {
                 let arrived = Arrived::new(&message);
                 let queue = first + usize::try_from(arrived.partition.number).unwrap_or(0);
-                if let Ok(message) = arrived.message() {
+                if let Ok(message) = arrived.message(None) {
                     arrivals.push(Arrival { id: message.event.id, queue, place: arrived.offset });
                 }
             }

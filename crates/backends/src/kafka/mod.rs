@@ -45,6 +45,7 @@ mod plan;
 mod record;
 mod session;
 mod sink;
+mod stamp;
 mod subscription;
 
 pub use config::{Compression, KafkaConfig, Mechanism, Sasl, Tls};

@@ -9,7 +9,7 @@ use semel_core::coordination::Share;
 use semel_relay::{Fanout, Group, Relay, Report, Routed};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::fleet::Fleet;
+use super::fleet::{Fleet, News};
 #[cfg(feature = "page")]
 use super::page::Page;
 use super::retention;
@@ -62,13 +62,16 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
                     tracing::error!("the new configuration is refused, the old one goes on\n{message}");
                 }
             }
-            ended = fleet.next() => match ended {
+            news = fleet.next() => match news {
                 None => break,
-                Some((name, Ok(report))) => dead += tell(&name, report),
-                Some((_, Err(failed))) => {
-                    problem.get_or_insert(failed);
-                    fleet.stop();
+                Some(News::Ended(name, Ok(report))) => dead += tell(&name, report),
+                Some(News::Ended(name, Err(failed))) => {
+                    if !fleet.goes_on_without(&name, &failed) {
+                        problem.get_or_insert(failed);
+                        fleet.stop();
+                    }
                 }
+                Some(News::Rested(name)) => fleet.revive(&name, path).await,
             }
         }
     }

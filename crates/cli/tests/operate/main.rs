@@ -5,6 +5,7 @@
 #[path = "../shop/mod.rs"]
 mod shop;
 
+mod apart;
 mod bulk;
 mod config;
 mod init;

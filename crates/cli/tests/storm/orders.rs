@@ -13,9 +13,9 @@ use semel_testkit::services::{Private, Service};
 use crate::shop::Shop;
 
 /// How many orders the example sends by itself.
-const FIRST: i64 = 100;
+const FIRST: u32 = 100;
 
-fn orders() -> i64 {
+fn orders() -> u32 {
     std::env::var("SEMEL_STORM_ORDERS").ok().and_then(|text| text.parse().ok()).unwrap_or(300)
 }
 
@@ -45,7 +45,7 @@ fn weather(service: Service, options: &[&str]) {
     let Some(database) = Private::start(Service::Postgres) else { return };
     let Some(broker) = Private::start_with(service, options) else { return };
     let mut shop = Shop::open(service.as_str(), database.address(), broker.address());
-    let said = shop.run(&[]);
+    let said = shop.run_as_told();
     assert!(said.contains("mails                            100"), "{said}");
     shop.count_arrivals();
 
@@ -54,8 +54,9 @@ fn weather(service: Service, options: &[&str]) {
     let over = AtomicBool::new(false);
     let (kills, restarts) = scope(|scope| {
         let restarting = scope.spawn(|| restart(&broker, &over));
+        let ending = Ending(&over);
         let kills = kill(&mut shop, FIRST + orders);
-        over.store(true, Ordering::SeqCst);
+        drop(ending);
         (kills, restarting.join().unwrap())
     });
     let took = began.elapsed();
@@ -69,11 +70,19 @@ fn weather(service: Service, options: &[&str]) {
     shop.check_books(FIRST + orders);
 }
 
+/// The storm is over, also when a check failed in it.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Kills one process after the other until all orders have come to their end; says how many.
-fn kill(shop: &mut Shop, orders: i64) -> usize {
+fn kill(shop: &mut Shop, orders: u32) -> usize {
     const LEAST: usize = 8;
-    let patience =
-        Duration::from_secs(120) + Duration::from_millis(100) * orders.unsigned_abs() as u32;
+    let patience = Duration::from_secs(120) + Duration::from_millis(100) * orders;
     let (mut random, mut kills, began) = (StdRng::seed_from_u64(7), 0, Instant::now());
     while kills < LEAST || !shop.is_finished(orders) {
         shop.assert_soon(began, patience);

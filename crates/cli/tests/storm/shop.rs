@@ -11,6 +11,10 @@ use std::time::{Duration, Instant};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+
+/// For whatever takes no time.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The service of the example `orders`, process by process.
 pub(crate) struct Shop {
@@ -58,15 +62,13 @@ impl Shop {
         Self { broker, environment, folder, running, buyer, runtime, database: connection }
     }
 
-    fn command(&self, role: &[&str]) -> Command {
-        let mut command = Command::new(program());
-        command.arg(self.broker).args(role).envs(self.environment.clone());
-        command
-    }
-
-    /// Runs one of its commands to the end; gives what it said.
-    pub(crate) fn run(&self, role: &[&str]) -> String {
-        let output = self.command(role).output().unwrap();
+    /// Runs all of it as its reader would; gives what it said.
+    pub(crate) fn run_as_told(&self) -> String {
+        let output = Command::new("timeout")
+            .args(["180".as_ref(), program().as_os_str(), self.broker.as_ref()])
+            .envs(self.environment.clone())
+            .output()
+            .unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let complained = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{}: {said}{complained}", self.broker);
@@ -74,7 +76,7 @@ impl Shop {
     }
 
     /// All services, and one who buys.
-    pub(crate) fn start_all(&mut self, orders: i64) {
+    pub(crate) fn start_all(&mut self, orders: u32) {
         self.running = Self::ROLES.map(|role| self.start(&[role])).into();
         self.buyer = Some(self.start(&["buy", &orders.to_string()]));
     }
@@ -82,7 +84,9 @@ impl Shop {
     fn start(&self, role: &[&str]) -> Child {
         let log = self.folder.path().join(role[0]);
         let log = File::options().create(true).append(true).open(log).unwrap();
-        self.command(role).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+        let mut command = Command::new(program());
+        command.arg(self.broker).args(role).envs(self.environment.clone());
+        command.stdout(Stdio::null()).stderr(log).spawn().unwrap()
     }
 
     pub(crate) fn kill(&mut self, number: usize) {
@@ -112,15 +116,14 @@ impl Shop {
     }
 
     /// Whether so many orders are paid, reserved and confirmed.
-    pub(crate) fn is_finished(&mut self, orders: i64) -> bool {
+    pub(crate) fn is_finished(&mut self, orders: u32) -> bool {
         if let Some(ended) = self.buyer.as_mut().and_then(|buyer| buyer.try_wait().unwrap()) {
             assert!(ended.success(), "{ended}: {}", self.log("buy"));
             self.buyer = None;
         }
-        self.buyer.is_none()
-            && self.number(
-                "select least((select count(*) from reservations), (select count(*) from mails))",
-            ) >= orders
+        const FINISHED: &str =
+            "select least((select count(*) from reservations), (select count(*) from mails))";
+        self.buyer.is_none() && self.number(FINISHED) >= i64::from(orders)
     }
 
     pub(crate) fn assert_soon(&mut self, began: Instant, patience: Duration) {
@@ -139,7 +142,7 @@ impl Shop {
     }
 
     pub(crate) fn count_arrivals(&mut self) {
-        self.runtime.block_on(sqlx::raw_sql(COUNTING).execute(&mut self.database)).unwrap();
+        self.ask(async |database| sqlx::raw_sql(COUNTING).execute(database).await);
     }
 
     /// Copies that were in hand of those who were killed have come by then, too.
@@ -151,7 +154,7 @@ impl Shop {
             if now == last {
                 return;
             }
-            self.assert_soon(began, Duration::from_secs(60));
+            self.assert_soon(began, PATIENCE);
             last = now;
             sleep(Duration::from_millis(2_500));
         }
@@ -162,30 +165,47 @@ impl Shop {
         let arrivals = self.number("select last_value from arrivals");
         let copies =
             self.number("select case when is_called then last_value else 0 end from copies");
-        format!("{arrivals} arrivals, {copies} copies dropped")
+        let in_vain = self.complaints().len();
+        format!("{arrivals} arrivals, {copies} copies dropped, {in_vain} starts in vain")
     }
 
-    pub(crate) fn check_books(&mut self, orders: i64) {
+    /// Why processes ended that nobody killed.
+    fn complaints(&self) -> Vec<String> {
+        let log = |role: &&str| fs::read_to_string(self.folder.path().join(role)).unwrap();
+        let logs: String = Self::ROLES.iter().map(log).collect();
+        logs.lines().filter(|line| line.starts_with("Error: ")).map(str::to_owned).collect()
+    }
+
+    pub(crate) fn check_books(&mut self, orders: u32) {
         let rows = self.report();
         for (what, count) in &rows {
             let expected = match what.as_str() {
-                "orders" | "payments" | "reservations" | "mails" => orders,
+                "orders" | "payments" | "reservations" | "mails" => i64::from(orders),
                 what if what.starts_with("wrong") => 0,
                 _ => continue,
             };
             assert_eq!(*count, expected, "{}: {what} of {rows:?}", self.broker);
         }
         assert_eq!(self.number("select count(*) from semel.letters"), 0, "{}", self.broker);
+        let is_outage = |line: &String| line.contains("[Unavailable]");
+        assert!(self.complaints().iter().all(is_outage), "{:#?}", self.complaints());
     }
 
     fn report(&mut self) -> Vec<(String, i64)> {
         let sql = include_str!("../../../../examples/orders/report.sql");
-        self.runtime.block_on(sqlx::query_as(sql).fetch_all(&mut self.database)).unwrap()
+        self.ask(async |database| sqlx::query_as(sql).fetch_all(database).await)
     }
 
     fn number(&mut self, sql: &str) -> i64 {
-        let query = sqlx::query_scalar(AssertSqlSafe(sql));
-        self.runtime.block_on(query.fetch_one(&mut self.database)).unwrap()
+        self.ask(async |database| sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(database).await)
+    }
+
+    fn ask<T>(
+        &mut self,
+        question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> T {
+        let asking = question(&mut self.database);
+        self.runtime.block_on(async { timeout(PATIENCE, asking).await }).unwrap().unwrap()
     }
 }
 
@@ -213,7 +233,7 @@ fn end_of(child: &mut Child) -> ExitStatus {
         if let Some(ended) = child.try_wait().unwrap() {
             return ended;
         }
-        assert!(began.elapsed() < Duration::from_secs(60), "it does not stop");
+        assert!(began.elapsed() < PATIENCE, "it does not stop");
         sleep(Duration::from_millis(20));
     }
 }

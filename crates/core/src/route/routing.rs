@@ -124,7 +124,7 @@ impl Route for Routing {
             topic: self.topic.topic(event)?,
             key: key.map(Into::into),
             event: self.with_headers(event)?,
-            attempt: message.attempt,
+            ..message.clone()
         }))
     }
 }
