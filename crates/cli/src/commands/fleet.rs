@@ -263,7 +263,8 @@ impl Fleet {
         let member = Member { fingerprint, stopper, upkeep, since, leaving: false };
         self.members.insert(name.clone(), member);
         // A task of its own, so that one that panics is known by its name.
-        let run = async move { if drain { group.drain(stop).await } else { group.run(stop).await } };
+        let run =
+            async move { if drain { group.drain(stop).await } else { group.run(stop).await } };
         self.running.spawn(async move {
             let ended = match tokio::spawn(run).await {
                 Ok(ended) => ended.map_err(|failure| Problem::new(failure, place, EFFECT)),
