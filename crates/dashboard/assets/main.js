@@ -71,6 +71,13 @@ const render = async () => {
   if (mine === turn) show(at("main"), root);
 };
 
+// On a narrow screen the pages are beside each other, and not all of them in sight.
+const bringIntoSight = () => {
+  const [nav, now] = [at("nav"), document.querySelector("#nav [aria-current]")];
+  if (now) nav.scrollLeft = now.offsetLeft - nav.offsetLeft - (nav.clientWidth - now.offsetWidth) / 2;
+};
+addEventListener("resize", bringIntoSight);
+
 // Only what differs is changed: what has the focus keeps it.
 const frame = (current) => {
   if (!at("nav").firstChild) {
@@ -82,8 +89,7 @@ const frame = (current) => {
     if (id !== current) at("to-" + id).removeAttribute("aria-current");
     else if (!at("to-" + id).hasAttribute("aria-current")) {
       at("to-" + id).setAttribute("aria-current", "page");
-      // Beside each other on a narrow screen, and not all of them in sight.
-      at("to-" + id).scrollIntoView({ block: "nearest", inline: "nearest" });
+      bringIntoSight();
     }
   }
   const letters = context.summary()?.states?.dead || 0;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
+use rdkafka::metadata::MetadataPartition;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
 use semel_core::{Failure, Topic};
@@ -102,7 +103,7 @@ fn partitions(
         return Ok(BTreeSet::new());
     };
     match found.error().map(Code::from) {
-        None => Ok(found.partitions().iter().map(|partition| partition.id()).collect()),
+        None => Ok(found.partitions().iter().map(MetadataPartition::id).collect()),
         Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(BTreeSet::new()),
         Some(code) => Err(error::of_topic(topic, code)),
     }

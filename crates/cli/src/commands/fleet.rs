@@ -198,8 +198,8 @@ impl Fleet {
     }
 
     /// Goes over to a new configuration: what did not change goes on, the rest is stopped as by
-    /// SIGTERM and started again where it was.
-    pub(super) fn apply(&mut self, changes: Changes) {
+    /// SIGTERM and started again where it was. Gives how many were kept, stopped and started.
+    pub(super) fn apply(&mut self, changes: Changes) -> [usize; 3] {
         let (kept, started) = (changes.kept.len(), changes.ready.len());
         self.forget_waiting();
         let mut stopped = 0;
@@ -221,7 +221,7 @@ impl Fleet {
                 self.launch(ready);
             }
         }
-        tracing::info!(kept, stopped, started, "the new configuration holds");
+        [kept, stopped, started]
     }
 
     /// Those that will never start.
@@ -263,7 +263,8 @@ impl Fleet {
         let member = Member { fingerprint, stopper, upkeep, since, leaving: false };
         self.members.insert(name.clone(), member);
         // A task of its own, so that one that panics is known by its name.
-        let run = async move { if drain { group.drain(stop).await } else { group.run(stop).await } };
+        let run =
+            async move { if drain { group.drain(stop).await } else { group.run(stop).await } };
         self.running.spawn(async move {
             let ended = match tokio::spawn(run).await {
                 Ok(ended) => ended.map_err(|failure| Problem::new(failure, place, EFFECT)),

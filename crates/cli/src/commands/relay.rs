@@ -96,11 +96,12 @@ async fn reload(
         changes.give_up();
         return Err(Problem::new(failure, "[http]", EFFECT));
     }
-    fleet.apply(changes);
+    let [kept, stopped, started] = fleet.apply(changes);
     #[cfg(feature = "page")]
     if let Some(page) = page {
         page.show(fleet.views());
     }
+    tracing::info!(kept, stopped, started, "the new configuration holds");
     Ok(())
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn blocks<'a>(page: &'a str, languages: &[&str]) -> Vec<&'a str> {
     let mut found = Vec::new();
     for (number, part) in page.split("```").enumerate() {
         if let Some((language, text)) = part.split_once('\n')
-            && number % 2 == 1
+            && !number.is_multiple_of(2)
             && languages.contains(&language.trim())
         {
             found.push(text);
@@ -59,7 +59,7 @@ pub(crate) fn commands(block: &str) -> Vec<String> {
     for line in lines.into_iter().filter(|line| !line.trim().is_empty()) {
         begun = if begun.is_empty() { line.to_owned() } else { format!("{begun}\n{line}") };
         let quotes = begun.replace("\\\"", "").matches('"').count();
-        if quotes % 2 == 0 && !begun.ends_with('\\') {
+        if quotes.is_multiple_of(2) && !begun.ends_with('\\') {
             all.push(std::mem::take(&mut begun));
         }
     }
