@@ -30,6 +30,7 @@ mod check;
 mod config;
 mod coordination;
 mod cursor;
+mod doubt;
 mod error;
 mod grants;
 mod inbox;

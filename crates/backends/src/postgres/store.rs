@@ -110,7 +110,7 @@ impl PostgresStore {
 
     pub(super) async fn opened(
         &self,
-        sql: &'static str,
+        sql: impl Into<String>,
     ) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
         let (pool, sql) = (self.pool.clone(), self.way.opening(sql));
         let begun = tokio::spawn(async move { pool.begin_with(sql).await }).await;
@@ -296,6 +296,12 @@ impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStore").finish_non_exhaustive()
     }
+}
+
+/// A text as part of a statement, however the server reads backslashes; none if it cannot be one.
+pub(super) fn literal(text: &str) -> Option<String> {
+    let escaped = || format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"));
+    (!text.contains('\0')).then(escaped)
 }
 
 /// A span of time in microseconds.

@@ -7,6 +7,7 @@ mod builder;
 mod handler;
 mod letters;
 mod order;
+mod pace;
 mod run;
 
 use std::collections::HashSet;
@@ -22,7 +23,7 @@ use metrics::Counter;
 use semel_core::event::within;
 use semel_core::retry::later;
 use semel_core::{
-    Failure, HandlerError, InboxStore, LaneKey, Message, Published, Sink, Verdict, telemetry,
+    EventId, Failure, HandlerError, InboxStore, LaneKey, Message, Published, Sink, Verdict, telemetry,
 };
 use tokio::time::{Instant, timeout};
 
@@ -33,6 +34,7 @@ pub use self::handler::{
 };
 pub use self::order::OutOfOrder;
 use self::order::Turn;
+use self::pace::Pace;
 
 /// Runs a handler once per message, whatever is delivered twice.
 ///
@@ -69,15 +71,13 @@ struct Parts<S: InboxStore, H> {
     store: S,
     handler: H,
     options: Options<S::Tx<'static>>,
+    pace: Pace,
     applied: Counter,
     duplicates: Counter,
 }
 
 /// How long a transaction goes on taking up messages.
 const TURN: Duration = Duration::from_secs(1);
-
-/// How many messages are taken up before the time is looked at.
-const FIRST_CHUNK: usize = 4;
 
 /// Where a message comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,15 @@ struct Counts {
     applied: u64,
     /// They had taken effect before.
     duplicates: u64,
+}
+
+/// Messages whose ids are recorded.
+struct Recorded<'m> {
+    /// Where what comes after them in the batch begins.
+    end: usize,
+    taken: Vec<&'m Message>,
+    /// Of each of these, whether its id was new.
+    new: Vec<bool>,
 }
 
 /// Why a transaction was not committed.
@@ -130,7 +139,8 @@ where
             |metric: telemetry::Metric| metrics::counter!(metric.name, "consumer" => name.clone());
         let (applied, duplicates) =
             (counter(telemetry::INBOX_APPLIED), counter(telemetry::INBOX_DUPLICATES));
-        let parts = Parts { name, store, handler, options, applied, duplicates };
+        let pace = Pace::default();
+        let parts = Parts { name, store, handler, options, pace, applied, duplicates };
         Self { parts: Arc::new(parts) }
     }
 }
@@ -159,9 +169,9 @@ where
 
     /// As many messages as its time allows, in one transaction: all of them or none. Says how many.
     async fn apply_together(&self, batch: &[Message], origin: Origin) -> Result<usize, Trouble> {
-        let mut tx = self.store.begin().await.map_err(Trouble::Store)?;
+        let (mut tx, recorded) = self.begin(batch).await.map_err(Trouble::Store)?;
         let mut counts = Counts::default();
-        match self.apply_in(&mut tx, batch, origin, &mut counts).await {
+        match self.apply_in(&mut tx, batch, recorded, origin, &mut counts).await {
             Ok(done) => {
                 let committed = self.store.commit(tx).await;
                 committed.map_err(|failure| Trouble::Message(failure.into()))?;
@@ -176,23 +186,46 @@ where
         }
     }
 
-    /// Takes messages up in chunks, each twice as long as the one before, as long as there is time.
-    /// The ids of a chunk are recorded at once.
+    /// Opens a transaction, with the first chunk recorded in it if the store can and nothing has to
+    /// be looked up before.
+    async fn begin<'m>(
+        &self,
+        batch: &'m [Message],
+    ) -> Result<(S::Tx<'static>, Option<Recorded<'m>>), Failure> {
+        if self.options.letters.is_some() || self.options.sequences.is_some() {
+            return Ok((self.store.begin().await?, None));
+        }
+        let end = batch.len().min(self.pace.chunk());
+        let taken: Vec<_> = batch[..end].iter().filter(|m| self.handler.wants(m)).collect();
+        let (tx, all_new) = self.store.begin_with(&self.name, &ids(&taken)).await?;
+        let new = vec![true; taken.len()];
+        Ok((tx, all_new.then_some(Recorded { end, taken, new })))
+    }
+
+    /// Takes messages up in chunks, as long as there is time. The ids of a chunk are recorded at
+    /// once, those of the first maybe already.
     async fn apply_in(
         &self,
         tx: &mut S::Tx<'static>,
         batch: &[Message],
+        mut first: Option<Recorded<'_>>,
         origin: Origin,
         counts: &mut Counts,
     ) -> Result<usize, HandlerError> {
-        let (begun, mut done, mut chunk) = (Instant::now(), 0, FIRST_CHUNK);
-        let mut with_letters = None;
+        let (begun, mut done, mut with_letters) = (Instant::now(), 0, None);
         while done < batch.len() && begun.elapsed() < TURN {
-            let end = batch.len().min(done + chunk);
-            let messages = &batch[done..end];
-            let taken = self.sort_out(tx, messages, origin, &mut with_letters, counts).await?;
-            let ids: Vec<_> = taken.iter().map(|message| message.event.id).collect();
-            let new = self.store.record_all(tx, &self.name, &ids).await?;
+            let started = Instant::now();
+            let Recorded { end, taken, new } = match first.take() {
+                Some(recorded) => recorded,
+                None => {
+                    let end = batch.len().min(done + self.pace.chunk());
+                    let messages = &batch[done..end];
+                    let taken =
+                        self.sort_out(tx, messages, origin, &mut with_letters, counts).await?;
+                    let new = self.store.record_all(tx, &self.name, &ids(&taken)).await?;
+                    Recorded { end, taken, new }
+                }
+            };
             for (message, is_new) in taken.into_iter().zip(new) {
                 if is_new {
                     self.take_effect(tx, message, origin).await?;
@@ -202,7 +235,8 @@ where
                 }
                 self.leave_letters(tx, message, origin).await?;
             }
-            (done, chunk) = (end, chunk * 2);
+            self.pace.learn(end - done, started.elapsed(), TURN);
+            done = end;
         }
         Ok(done)
     }
@@ -406,6 +440,10 @@ impl<S: InboxStore, H> Parts<S, H> {
         self.store.rollback(tx).await;
         Ok(())
     }
+}
+
+fn ids(messages: &[&Message]) -> Vec<EventId> {
+    messages.iter().map(|message| message.event.id).collect()
 }
 
 impl<S: InboxStore, H> Clone for Consumer<S, H> {
