@@ -2,8 +2,9 @@
 //! ids, a version per aggregate, a unique constraint; and how the tables grow.
 //! `cargo bench -p semel-backends --features postgres --bench consume`
 //!
-//! The handler inserts one row. Arguments: messages per round (20000), rounds (5). The server is that of
-//! `SEMEL_TEST_POSTGRES_URL`, in a database of its own.
+//! The handler inserts one row. Arguments: messages per round (20000), rounds (5). A round is all strategies one after
+//! the other, and each is compared with the bare one of its round. Then one table after the other grows by a million
+//! messages (`SEMEL_BENCH_GROWTH`). The server is that of `SEMEL_TEST_POSTGRES_URL`, in a database of its own.
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
 
@@ -11,7 +12,9 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 use semel_backends::once::OrAlreadyApplied;
-use semel_backends::postgres::{PgPool, Postgres, PostgresConfig, PostgresStore, Transaction};
+use semel_backends::postgres::{
+    PgPool, Postgres, PostgresConfig, PostgresInbox, PostgresStore, Transaction,
+};
 use semel_core::marks::apply_if_version;
 use semel_core::{Event, EventId, HandlerError, Message, Sink};
 use semel_relay::{Consumer, Handler, handler_fn};
@@ -35,6 +38,9 @@ enum Strategy {
 const ALL: [Strategy; 5] =
     [Strategy::Bare, Strategy::Ids, Strategy::IdsAndLetters, Strategy::Version, Strategy::Unique];
 
+/// What a strategy of the consumer remembers, and where.
+const GROWING: [(Strategy, &str); 1] = [(Strategy::Ids, "semel.inbox")];
+
 #[tokio::main]
 async fn main() -> Outcomes<()> {
     let mut numbers = std::env::args().filter_map(|argument| argument.parse::<usize>().ok());
@@ -57,7 +63,10 @@ async fn main() -> Outcomes<()> {
         let count = if batch == 1 { count / 10 } else { count };
         compare(&store, count, batch, rounds).await?;
     }
-    growth(&store).await?;
+    let growth = std::env::var("SEMEL_BENCH_GROWTH").ok().and_then(|n| n.parse().ok());
+    for (strategy, table) in GROWING {
+        grow(&store, strategy, table, growth.unwrap_or(1_000_000)).await?;
+    }
     store.close().await;
     run(&admin, format!("drop database {name} with (force)")).await
 }
@@ -73,11 +82,14 @@ async fn compare(store: &PostgresStore, count: usize, batch: usize, rounds: usiz
             }
         }
     }
-    let medians: Vec<_> = times.into_iter().map(median).collect();
-    for (strategy, time) in ALL.into_iter().zip(&medians) {
-        let (rate, bare) = (count as f64 / time.as_secs_f64(), medians[0].as_secs_f64());
-        let cost = (time.as_secs_f64() / bare - 1.0) * 100.0;
-        println!("{batch:>3} a transaction, {strategy:?}: {rate:.0} messages/s, {cost:+.1} %");
+    for (strategy, own) in ALL.into_iter().zip(&times) {
+        let shares = own.iter().zip(&times[0]);
+        let shares = shares.map(|(own, bare)| bare.as_secs_f64() / own.as_secs_f64()).collect();
+        let rates = own.iter().map(|time| count as f64 / time.as_secs_f64()).collect();
+        let (rate, share) = (median(rates), median(shares));
+        println!(
+            "{batch:>3} a transaction, {strategy:?}: {rate:.0} messages/s, {share:.2} of bare"
+        );
     }
     Ok(())
 }
@@ -90,24 +102,34 @@ async fn measure(
     round: usize,
 ) -> Outcomes<Duration> {
     let messages: Vec<_> = (0..count).map(|number| message(number, round)).collect();
-    let consumer = Consumer::new("payments", store.inbox(), insert());
-    let with_letters = Consumer::builder("payments", store.inbox())
-        .dead_letters(store.letters())
-        .build_with(insert());
+    let consumer = consumer(store, strategy, insert());
     let began = Instant::now();
     for batch in messages.chunks(batch) {
-        let all_confirmed = match strategy {
-            Strategy::Ids => consumer.publish(batch).await.all_confirmed(),
-            Strategy::IdsAndLetters => with_letters.publish(batch).await.all_confirmed(),
-            Strategy::Bare | Strategy::Version | Strategy::Unique => {
-                by_hand(store, strategy, batch).await?
-            }
+        let all_confirmed = match &consumer {
+            Some(consumer) => consumer.publish(batch).await.all_confirmed(),
+            None => by_hand(store, strategy, batch).await?,
         };
         if !all_confirmed {
             return Err("a message was not confirmed".into());
         }
     }
     Ok(began.elapsed())
+}
+
+/// None when it is done by hand.
+fn consumer<H: Handler<Tx>>(
+    store: &PostgresStore,
+    strategy: Strategy,
+    handler: H,
+) -> Option<Consumer<PostgresInbox, H>> {
+    match strategy {
+        Strategy::Ids => Some(Consumer::new("payments", store.inbox(), handler)),
+        Strategy::IdsAndLetters => {
+            let builder = Consumer::builder("payments", store.inbox());
+            Some(builder.dead_letters(store.letters()).build_with(handler))
+        }
+        Strategy::Bare | Strategy::Version | Strategy::Unique => None,
+    }
 }
 
 /// Without an inbox.
@@ -167,16 +189,33 @@ fn message(number: usize, round: usize) -> Message {
     Message::first("orders", event.with_sequence(version))
 }
 
-/// How much a message leaves behind.
-async fn growth(store: &PostgresStore) -> Outcomes<()> {
-    for table in ["semel.inbox", "semel.marks"] {
-        let (rows, bytes): (i64, i64) = sqlx::query_as(sqlx::AssertSqlSafe(format!(
-            "select count(*), pg_total_relation_size('{table}') from {table}"
-        )))
-        .fetch_one(store.pool())
-        .await?;
-        println!("{table}: {rows} rows, {:.1} MB with indexes", bytes as f64 / 1e6);
+/// What so many messages leave behind, whose handler does nothing.
+async fn grow(
+    store: &PostgresStore,
+    strategy: Strategy,
+    table: &str,
+    count: usize,
+) -> Outcomes<()> {
+    const BATCH: usize = 1000;
+    let nothing = handler_fn(|_: &mut Tx, _: &Message| Box::pin(async { Ok(Default::default()) }));
+    let consumer = consumer(store, strategy, nothing).ok_or("a strategy of the consumer")?;
+    run(store.pool(), format!("truncate {table}")).await?;
+    let began = Instant::now();
+    for first in (0..count).step_by(BATCH) {
+        let batch: Vec<_> = (first..count.min(first + BATCH)).map(|n| message(n, 1_000)).collect();
+        if !consumer.publish(&batch).await.all_confirmed() {
+            return Err("a message was not confirmed".into());
+        }
     }
+    let took = began.elapsed().as_secs_f64();
+    let sql = format!("select count(*), pg_total_relation_size('{table}') from {table}");
+    let (rows, bytes): (i64, i64) =
+        sqlx::query_as(sqlx::AssertSqlSafe(sql)).fetch_one(store.pool()).await?;
+    let (megabytes, each) = (bytes as f64 / 1e6, bytes as f64 / count as f64);
+    println!(
+        "{count} messages, {strategy:?}: {rows} rows, {megabytes:.1} MB with indexes, {each:.1} bytes a message, \
+         {took:.0} s"
+    );
     Ok(())
 }
 
@@ -185,7 +224,7 @@ async fn run(pool: &PgPool, sql: String) -> Outcomes<()> {
     Ok(())
 }
 
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
 }

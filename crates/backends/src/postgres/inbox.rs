@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::error::Error;
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +10,9 @@ use semel_core::inbox::{InboxStore, Seen};
 use semel_core::{EventId, Failure};
 use sqlx::{Postgres, Transaction};
 
-use super::doubt::Doubt;
 use super::error::failure;
-use super::store::{PostgresStore, changed, count, literal, micros};
+use super::recording::{Doubt, NOT_PREPARED, PREPARE, recording};
+use super::store::{PostgresStore, changed, count, micros};
 
 /// The table `semel.inbox`. Made by [`PostgresStore::inbox`].
 ///
@@ -23,6 +22,9 @@ use super::store::{PostgresStore, changed, count, literal, micros};
 /// [`begin_with`](InboxStore::begin_with) takes ids for new, as nearly all are, and records them in
 /// the round trip that opens the transaction. A duplicate is an error to the server then, which it
 /// writes into its log; after one, the next thousand transactions ask first.
+///
+/// Of an inbox that [is divided](PostgresStore::partition_inbox), [`forget`](InboxStore::forget) also
+/// drops partitions whole; it counts only the ids that it deletes one by one.
 ///
 /// ```no_run
 /// use semel_backends::postgres::PostgresConfig;
@@ -66,11 +68,24 @@ const RESULT: &str = "select result from semel.inbox where consumer = $1 and mes
 
 const STORE: &str = "update semel.inbox set result = $3 where consumer = $1 and message_id = $2";
 
-const FORGET: &str = "\
-delete from semel.inbox where (consumer, message_id) in (
-    select consumer, message_id from semel.inbox
-    where processed_at < clock_timestamp() - $1 * interval '1 microsecond'
-    order by processed_at limit $2 for update skip locked)";
+macro_rules! forget {
+    ($table:literal) => {
+        concat!(
+            "delete from ",
+            $table,
+            " where (consumer, message_id) in (
+                select consumer, message_id from ",
+            $table,
+            " where processed_at < clock_timestamp() - $1 * interval '1 microsecond'
+                order by processed_at limit $2 for update skip locked)"
+        )
+    };
+}
+
+const FORGET: &str = forget!("semel.inbox");
+
+/// Of an inbox that is divided: where ids do not go with their partition.
+const FORGET_REST: &str = forget!("semel.inbox_rest");
 
 impl InboxStore for PostgresInbox {
     type Tx<'c> = Transaction<'c, Postgres>;
@@ -84,12 +99,17 @@ impl InboxStore for PostgresInbox {
         consumer: &str,
         ids: &[EventId],
     ) -> Result<(Transaction<'static, Postgres>, bool), Failure> {
-        let recording = if self.doubt.is_left() { None } else { recording(consumer, ids) };
-        let Some(sql) = recording else { return Ok((self.begin().await?, false)) };
+        let recording = recording(consumer, ids, self.store.has_statements());
+        let Some(sql) = recording.filter(|_| !self.doubt.is_left()) else {
+            return Ok((self.begin().await?, false));
+        };
         match self.store.opened(sql).await {
             Ok(tx) => Ok((tx, true)),
             Err(sqlx::Error::Database(error)) => {
-                if error.is_unique_violation() {
+                if error.code().as_deref() == Some(NOT_PREPARED) {
+                    self.doubt.raise_briefly();
+                    sqlx::raw_sql(PREPARE).execute(self.store.pool()).await.ok();
+                } else {
                     self.doubt.raise();
                 }
                 Ok((self.begin().await?, false))
@@ -171,36 +191,20 @@ impl InboxStore for PostgresInbox {
     }
 
     async fn forget(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
-        let forgotten = sqlx::query(FORGET)
+        let is_divided = self.store.inbox_is_divided().await?;
+        let forgotten = sqlx::query(if is_divided { FORGET_REST } else { FORGET })
             .bind(micros(age))
             .bind(count(limit))
             .execute(self.store.once())
             .await
             .map_err(failure("forget old messages"))?;
+        if is_divided {
+            self.store.keep_inbox_partitions(age).await?;
+        }
         Ok(changed(forgotten.rows_affected()))
     }
 
     fn classify(&self, error: Box<dyn Error + Send + Sync>) -> Failure {
         crate::letters::of_effect(error, failure("take effect"))
-    }
-}
-
-/// Records ids that are all new and leaves a transaction open, in one message to the server. An
-/// INSERT that comes before `begin` belongs to the transaction, and one that fails leaves none.
-/// None when there is nothing to record, or no way to say it.
-fn recording(consumer: &str, ids: &[EventId]) -> Option<String> {
-    const INTO: &str = "insert into semel.inbox (consumer, message_id)";
-    let consumer = literal(consumer)?;
-    match ids {
-        [] => None,
-        [id] => Some(format!("{INTO} values ({consumer}, '{id}'); begin")),
-        [first, rest @ ..] => {
-            let mut sql = format!("{INTO} select {consumer}, unnest('{{{first}");
-            for id in rest {
-                write!(sql, ",{id}").ok()?;
-            }
-            sql.push_str("}'::uuid[]); begin");
-            Some(sql)
-        }
     }
 }

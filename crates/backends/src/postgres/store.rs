@@ -43,6 +43,8 @@ pub struct PostgresStore {
     /// What the sources of mapped tables have in flight.
     pub(super) airspace: Airspace,
     way: Way,
+    /// Whether its connections come with the statements of [`recording`](super::recording).
+    has_statements: bool,
     /// How many bytes of log may be kept for a source that tails it.
     pub(super) log_budget: u64,
     pub(super) notifying: Arc<Notifying>,
@@ -57,6 +59,7 @@ impl PostgresStore {
             pool,
             clock,
             way,
+            has_statements: false,
             log_budget,
             notifying: Arc::default(),
             changes: Arc::new(watch::Sender::new(())),
@@ -77,6 +80,16 @@ impl PostgresStore {
     pub fn with_log_budget(mut self, bytes: u64) -> Self {
         self.log_budget = bytes;
         self
+    }
+
+    /// The same, whose connections were prepared when they were opened.
+    pub(super) fn with_statements(mut self) -> Self {
+        self.has_statements = true;
+        self
+    }
+
+    pub(super) fn has_statements(&self) -> bool {
+        self.has_statements
     }
 
     /// Whether there is a pooler between here and the server.
@@ -296,12 +309,6 @@ impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStore").finish_non_exhaustive()
     }
-}
-
-/// A text as part of a statement, however the server reads backslashes; none if it cannot be one.
-pub(super) fn literal(text: &str) -> Option<String> {
-    let escaped = || format!("E'{}'", text.replace('\\', "\\\\").replace('\'', "''"));
-    (!text.contains('\0')).then(escaped)
 }
 
 /// A span of time in microseconds.

@@ -4,6 +4,7 @@ mod admin;
 mod check;
 mod dividing;
 mod failures;
+mod inbox_partitions;
 mod merged;
 mod messages;
 mod notified;

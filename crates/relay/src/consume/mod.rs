@@ -23,7 +23,8 @@ use metrics::Counter;
 use semel_core::event::within;
 use semel_core::retry::later;
 use semel_core::{
-    EventId, Failure, HandlerError, InboxStore, LaneKey, Message, Published, Sink, Verdict, telemetry,
+    EventId, Failure, HandlerError, InboxStore, LaneKey, Message, Published, Sink, Verdict,
+    telemetry,
 };
 use tokio::time::{Instant, timeout};
 
