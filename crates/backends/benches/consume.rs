@@ -2,9 +2,9 @@
 //! ids, a version per aggregate, a unique constraint; and how the tables grow.
 //! `cargo bench -p semel-backends --features postgres --bench consume`
 //!
-//! The handler inserts one row. Arguments: messages per round (20000), rounds (5). A round is all strategies one after
-//! the other, and each is compared with the bare one of its round. Then one table after the other grows by a million
-//! messages (`SEMEL_BENCH_GROWTH`). The server is that of `SEMEL_TEST_POSTGRES_URL`, in a database of its own.
+//! The handler inserts one row. Argument: messages of each strategy (100000; a tenth where each is a transaction).
+//! Transactions of all strategies come in turn, and their medians are compared. Then one table after the other grows by
+//! a million messages (`SEMEL_BENCH_GROWTH`). The server is that of `SEMEL_TEST_POSTGRES_URL`, in a database of its own.
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
 
@@ -44,8 +44,7 @@ const GROWING: [(Strategy, &str); 1] = [(Strategy::Ids, "semel.inbox")];
 #[tokio::main]
 async fn main() -> Outcomes<()> {
     let mut numbers = std::env::args().filter_map(|argument| argument.parse::<usize>().ok());
-    let count = numbers.next().unwrap_or(20_000);
-    let rounds = numbers.next().unwrap_or(5);
+    let count = numbers.next().unwrap_or(100_000);
     let Ok(server) = std::env::var("SEMEL_TEST_POSTGRES_URL") else {
         println!("set SEMEL_TEST_POSTGRES_URL: ./dev services env");
         return Ok(());
@@ -61,7 +60,7 @@ async fn main() -> Outcomes<()> {
     run(store.pool(), schema.to_owned()).await?;
     for batch in [100, 1] {
         let count = if batch == 1 { count / 10 } else { count };
-        compare(&store, count, batch, rounds).await?;
+        compare(&store, count, batch).await?;
     }
     let growth = std::env::var("SEMEL_BENCH_GROWTH").ok().and_then(|n| n.parse().ok());
     for (strategy, table) in GROWING {
@@ -71,49 +70,38 @@ async fn main() -> Outcomes<()> {
     run(&admin, format!("drop database {name} with (force)")).await
 }
 
-async fn compare(store: &PostgresStore, count: usize, batch: usize, rounds: usize) -> Outcomes<()> {
-    let mut times = vec![Vec::new(); ALL.len()];
-    for round in 0..=rounds {
-        for (strategy, times) in ALL.into_iter().zip(&mut times) {
-            let time = measure(store, strategy, count, batch, round).await?;
-            // The first round only warms up.
-            if round > 0 {
-                times.push(time);
+/// Transactions of all strategies in turn, so that each has the same company; how long each took.
+async fn compare(store: &PostgresStore, count: usize, batch: usize) -> Outcomes<()> {
+    let consumers = ALL.map(|strategy| consumer(store, strategy, insert()));
+    let mut times = ALL.map(|_| Vec::new());
+    for turn in 0..count.div_ceil(batch) {
+        for place in 0..ALL.len() {
+            let number = (place + turn) % ALL.len();
+            let messages: Vec<_> =
+                (0..batch).map(|place| message(turn * batch + place, 101 - batch)).collect();
+            let began = Instant::now();
+            let all_confirmed = match &consumers[number] {
+                Some(consumer) => consumer.publish(&messages).await.all_confirmed(),
+                None => by_hand(store, ALL[number], &messages).await?,
+            };
+            if !all_confirmed {
+                return Err("a message was not confirmed".into());
             }
+            times[number].push(began.elapsed());
         }
     }
+    times.iter_mut().for_each(|times| times.sort_unstable());
     for (strategy, own) in ALL.into_iter().zip(&times) {
-        let shares = own.iter().zip(&times[0]);
-        let shares = shares.map(|(own, bare)| bare.as_secs_f64() / own.as_secs_f64()).collect();
-        let rates = own.iter().map(|time| count as f64 / time.as_secs_f64()).collect();
-        let (rate, share) = (median(rates), median(shares));
+        let at = |times: &[Duration], tenth: usize| times[times.len() * tenth / 10].as_secs_f64();
+        let share = |tenth| at(&times[0], tenth) / at(own, tenth);
+        let rate = batch as f64 / at(own, 5);
         println!(
-            "{batch:>3} a transaction, {strategy:?}: {rate:.0} messages/s, {share:.2} of bare"
+            "{batch:>3} a transaction, {strategy:?}: {rate:.0} messages/s, {:.2} of bare; {:.2} of the fastest tenth",
+            share(5),
+            share(1)
         );
     }
     Ok(())
-}
-
-async fn measure(
-    store: &PostgresStore,
-    strategy: Strategy,
-    count: usize,
-    batch: usize,
-    round: usize,
-) -> Outcomes<Duration> {
-    let messages: Vec<_> = (0..count).map(|number| message(number, round)).collect();
-    let consumer = consumer(store, strategy, insert());
-    let began = Instant::now();
-    for batch in messages.chunks(batch) {
-        let all_confirmed = match &consumer {
-            Some(consumer) => consumer.publish(batch).await.all_confirmed(),
-            None => by_hand(store, strategy, batch).await?,
-        };
-        if !all_confirmed {
-            return Err("a message was not confirmed".into());
-        }
-    }
-    Ok(began.elapsed())
 }
 
 /// None when it is done by hand.
@@ -222,9 +210,4 @@ async fn grow(
 async fn run(pool: &PgPool, sql: String) -> Outcomes<()> {
     sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(pool).await?;
     Ok(())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -12,6 +12,7 @@ mod order;
 mod partitions;
 mod plain_sql;
 mod pooled;
+mod recording;
 mod restore;
 mod set_up;
 mod shares;
