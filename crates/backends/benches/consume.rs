@@ -1,5 +1,5 @@
 //! What each strategy of a consumer costs over the bare transaction of its handler, on PostgreSQL, in one run:
-//! ids, a version per aggregate, a unique constraint; and how the tables grow.
+//! ids, positions, a version per aggregate, a unique constraint; and how the tables grow.
 //! `cargo bench -p semel-backends --features postgres --bench consume`
 //!
 //! The handler inserts one row. Argument: messages of each strategy (100000; a tenth where each is a transaction).
@@ -9,14 +9,17 @@
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use semel_backends::once::OrAlreadyApplied;
 use semel_backends::postgres::{
     PgPool, Postgres, PostgresConfig, PostgresInbox, PostgresStore, Transaction,
 };
+use semel_core::delivery::Log;
 use semel_core::marks::apply_if_version;
-use semel_core::{Event, EventId, HandlerError, Message, Sink};
+use semel_core::{Event, EventId, Failure, HandlerError, Message, Position, Publication, Sink};
 use semel_relay::{Consumer, Handler, handler_fn};
 
 type Outcomes<T> = Result<T, Box<dyn Error>>;
@@ -29,17 +32,26 @@ enum Strategy {
     Bare,
     Ids,
     IdsAndLetters,
+    /// One mark per partition, and letters, which it needs.
+    Positions,
     /// One mark per aggregate, without ids.
     Version,
     /// The handler's own constraint, without ids.
     Unique,
 }
 
-const ALL: [Strategy; 5] =
-    [Strategy::Bare, Strategy::Ids, Strategy::IdsAndLetters, Strategy::Version, Strategy::Unique];
+const ALL: [Strategy; 6] = [
+    Strategy::Bare,
+    Strategy::Ids,
+    Strategy::IdsAndLetters,
+    Strategy::Positions,
+    Strategy::Version,
+    Strategy::Unique,
+];
 
 /// What a strategy of the consumer remembers, and where.
-const GROWING: [(Strategy, &str); 1] = [(Strategy::Ids, "semel.inbox")];
+const GROWING: [(Strategy, &str); 2] =
+    [(Strategy::Ids, "semel.inbox"), (Strategy::Positions, "semel.marks")];
 
 #[tokio::main]
 async fn main() -> Outcomes<()> {
@@ -116,6 +128,11 @@ fn consumer<H: Handler<Tx>>(
             let builder = Consumer::builder("payments", store.inbox());
             Some(builder.dead_letters(store.letters()).build_with(handler))
         }
+        Strategy::Positions => {
+            let builder = Consumer::builder("payments", store.inbox());
+            let builder = builder.dead_letters(store.letters()).by_position(store.marks());
+            Some(builder.build_with(handler))
+        }
         Strategy::Bare | Strategy::Version | Strategy::Unique => None,
     }
 }
@@ -170,11 +187,29 @@ fn row<'q>(sql: &'static str, message: &'q Message) -> Query<'q> {
     sqlx::query(sql).bind(event.aggregate_id.as_str()).bind(number).bind(event.id.as_uuid())
 }
 
-/// A thousand aggregates, whose versions rise.
+/// A thousand aggregates, whose versions rise, in one partition.
 fn message(number: usize, round: usize) -> Message {
     let version = (round * 1_000_000 + number) as u64;
     let event = Event::new("order", (number % 1_000).to_string(), "OrderPlaced");
-    Message::first("orders", event.with_sequence(version))
+    let mut message = Message::first("orders", event.with_sequence(version));
+    message.publication = Publication::First;
+    message.position = Some(Position { log: Arc::new(Orders), offset: version });
+    message
+}
+
+/// A partition that is read once, so that nobody asks for its end.
+#[derive(Debug)]
+struct Orders;
+
+#[async_trait]
+impl Log for Orders {
+    fn name(&self) -> &str {
+        "orders/0"
+    }
+
+    async fn end(&self) -> Result<u64, Failure> {
+        Ok(u64::MAX)
+    }
 }
 
 /// What so many messages leave behind, whose handler does nothing.

@@ -79,8 +79,12 @@ const frame = (current) => {
   }
   for (const [id] of PAGES) {
     at("to-" + id).setAttribute("href", link(id));
-    if (id === current) at("to-" + id).setAttribute("aria-current", "page");
-    else at("to-" + id).removeAttribute("aria-current");
+    if (id !== current) at("to-" + id).removeAttribute("aria-current");
+    else if (!at("to-" + id).hasAttribute("aria-current")) {
+      at("to-" + id).setAttribute("aria-current", "page");
+      // Beside each other on a narrow screen, and not all of them in sight.
+      at("to-" + id).scrollIntoView({ block: "nearest", inline: "nearest" });
+    }
   }
   const letters = context.summary()?.states?.dead || 0;
   const count = at("to-dead").querySelector(".count");

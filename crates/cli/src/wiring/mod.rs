@@ -1,6 +1,7 @@
 //! The one place where technologies meet: which databases and sinks there are, what they are
 //! called, and how each is connected. Help, configuration and commands read these lists.
 
+mod arrivals;
 mod keys;
 mod sinks;
 
@@ -18,6 +19,7 @@ use semel_core::letters::LettersAdmin;
 use semel_core::outbox::AppendError;
 use semel_core::{AdminStore, Event, EventId, Failure, Source};
 
+pub(crate) use self::arrivals::{ReadSink, arrivals_in};
 pub(crate) use self::keys::{Keys, connect_keys};
 pub(crate) use self::sinks::{
     ConnectSink, SINKS, ShareSinks, SinkKind, missing_feature, sinks_in_words,
@@ -247,7 +249,6 @@ pub(crate) trait Database: Diagnose {
     fn keys(&self) -> Arc<dyn Keys>;
 
     /// What the database knows about the work on it.
-    #[cfg(feature = "page")]
     fn insight(&self) -> Arc<dyn semel_core::Insight>;
 
     /// The dead letters of a consumer, for its operators.
@@ -474,7 +475,6 @@ macro_rules! implement_database {
                 Arc::new(self.keys())
             }
 
-            #[cfg(feature = "page")]
             fn insight(&self) -> Arc<dyn semel_core::Insight> {
                 Arc::new(self.clone())
             }
