@@ -184,6 +184,10 @@ pub(crate) struct TablesOptions {
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub(crate) partitioned: Option<Duration>,
 
+    /// Divide the inbox of consumers in the same way; PostgreSQL only
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    pub(crate) partitioned_inbox: Option<Duration>,
+
     /// Make the replication slot that keeps events which are written as messages into the log;
     /// PostgreSQL only
     #[arg(long)]

@@ -36,6 +36,8 @@ pub(crate) struct DatabaseKind {
     pub(crate) schema: fn() -> String,
     /// How its outbox is divided, where it can be.
     pub(crate) partitions: Option<Partitions>,
+    /// How its inbox is divided, where it can be.
+    pub(crate) inbox_partitions: Option<Partitions>,
     /// What drops them, as SQL.
     pub(crate) drop: fn() -> String,
     /// Its roles as SQL; their names begin with what is given.
@@ -91,7 +93,7 @@ pub(crate) struct Messages {
     pub(crate) is_carried: fn(String) -> Connecting<bool>,
 }
 
-/// How an outbox is divided into partitions of some time.
+/// How an outbox or an inbox is divided into partitions of some time.
 #[derive(Debug)]
 pub(crate) struct Partitions {
     /// The SQL that does it, after that of the tables.
@@ -117,6 +119,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         schemes: &["sqlite://"],
         schema: sqlite::schema_sql,
         partitions: None,
+        inbox_partitions: None,
         drop: sqlite::drop_sql,
         grants: sqlite::grants_sql,
         notifies: false,
@@ -133,6 +136,10 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         partitions: Some(Partitions {
             sql: semel_backends::postgres::partition_sql,
             apply: |url, span| Box::pin(partition_postgres(url, span)),
+        }),
+        inbox_partitions: Some(Partitions {
+            sql: semel_backends::postgres::inbox_partition_sql,
+            apply: |url, span| Box::pin(partition_inbox(url, span)),
         }),
         drop: semel_backends::postgres::drop_sql,
         grants: semel_backends::postgres::grants_sql,
@@ -153,6 +160,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         schemes: &["mysql://", "mariadb://"],
         schema: semel_backends::mysql::schema_sql,
         partitions: None,
+        inbox_partitions: None,
         drop: semel_backends::mysql::drop_sql,
         grants: semel_backends::mysql::grants_sql,
         notifies: false,
@@ -338,6 +346,12 @@ async fn connect_postgres(url: String) -> Result<Box<dyn Database>, Failure> {
 #[cfg(feature = "postgres")]
 async fn partition_postgres(url: String, span: Duration) -> Result<bool, Failure> {
     semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?.partition(span).await
+}
+
+#[cfg(feature = "postgres")]
+async fn partition_inbox(url: String, span: Duration) -> Result<bool, Failure> {
+    let store = semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?;
+    store.partition_inbox(span).await
 }
 
 #[cfg(feature = "postgres")]

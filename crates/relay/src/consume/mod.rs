@@ -8,6 +8,7 @@ mod handler;
 mod in_place;
 mod letters;
 mod order;
+mod pace;
 mod positions;
 mod run;
 
@@ -35,6 +36,7 @@ pub use self::handler::{
 };
 pub use self::order::OutOfOrder;
 use self::order::Turn;
+use self::pace::Pace;
 use self::positions::Claims;
 
 /// Runs a handler once per message, whatever is delivered twice.
@@ -72,15 +74,13 @@ struct Parts<S: InboxStore, H> {
     store: S,
     handler: H,
     options: Options<S::Tx<'static>>,
+    pace: Pace,
     applied: Counter,
     duplicates: Counter,
 }
 
 /// How long a transaction goes on taking up messages.
 const TURN: Duration = Duration::from_secs(1);
-
-/// How many messages are taken up before the time is looked at.
-const FIRST_CHUNK: usize = 4;
 
 /// Where a message comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +96,15 @@ struct Counts {
     applied: u64,
     /// They had taken effect before.
     duplicates: u64,
+}
+
+/// Messages whose ids are recorded.
+struct Recorded<'m> {
+    /// Where what comes after them in the batch begins.
+    end: usize,
+    taken: Vec<&'m Message>,
+    /// Of each of these, whether its id was new.
+    new: Vec<bool>,
 }
 
 /// Why a transaction was not committed.
@@ -133,7 +142,8 @@ where
             |metric: telemetry::Metric| metrics::counter!(metric.name, "consumer" => name.clone());
         let (applied, duplicates) =
             (counter(telemetry::INBOX_APPLIED), counter(telemetry::INBOX_DUPLICATES));
-        let parts = Parts { name, store, handler, options, applied, duplicates };
+        let pace = Pace::default();
+        let parts = Parts { name, store, handler, options, pace, applied, duplicates };
         Self { parts: Arc::new(parts) }
     }
 }
@@ -162,9 +172,9 @@ where
 
     /// As many messages as its time allows, in one transaction: all of them or none. Says how many.
     async fn apply_together(&self, batch: &[Message], origin: Origin) -> Result<usize, Trouble> {
-        let mut tx = self.store.begin().await.map_err(Trouble::Store)?;
+        let (mut tx, recorded) = self.begin(batch).await.map_err(Trouble::Store)?;
         let mut counts = Counts::default();
-        match self.apply_in(&mut tx, batch, origin, &mut counts).await {
+        match self.apply_in(&mut tx, batch, recorded, origin, &mut counts).await {
             Ok((done, claims)) => {
                 let committed = self.store.commit(tx).await;
                 committed.map_err(|failure| Trouble::Message(failure.into()))?;
@@ -180,23 +190,49 @@ where
         }
     }
 
-    /// Takes messages up in chunks, each twice as long as the one before, as long as there is time.
-    /// The ids of a chunk are recorded at once; what goes by its position is claimed before all.
+    /// Opens a transaction, with the first chunk recorded in it if the store can and nothing has to
+    /// be looked up before.
+    async fn begin<'m>(
+        &self,
+        batch: &'m [Message],
+    ) -> Result<(S::Tx<'static>, Option<Recorded<'m>>), Failure> {
+        let options = &self.options;
+        if options.letters.is_some() || options.sequences.is_some() || options.positions.is_some() {
+            return Ok((self.store.begin().await?, None));
+        }
+        let end = batch.len().min(self.pace.chunk());
+        let taken: Vec<_> = batch[..end].iter().filter(|m| self.handler.wants(m)).collect();
+        let ids: Vec<_> = taken.iter().map(|message| message.event.id).collect();
+        let (tx, all_new) = self.store.begin_with(&self.name, &ids).await?;
+        let new = vec![true; taken.len()];
+        Ok((tx, all_new.then_some(Recorded { end, taken, new })))
+    }
+
+    /// Takes messages up in chunks, as long as there is time. The ids of a chunk are recorded at
+    /// once, those of the first maybe already; what goes by its position is claimed before all.
     async fn apply_in(
         &self,
         tx: &mut S::Tx<'static>,
         batch: &[Message],
+        mut first: Option<Recorded<'_>>,
         origin: Origin,
         counts: &mut Counts,
     ) -> Result<(usize, Claims), HandlerError> {
-        let (begun, mut done, mut chunk) = (Instant::now(), 0, FIRST_CHUNK);
+        let (begun, mut done, mut with_letters) = (Instant::now(), 0, None);
         let mut claims = self.claim(tx, batch).await?;
-        let mut with_letters = None;
         while done < batch.len() && begun.elapsed() < TURN {
-            let end = batch.len().min(done + chunk);
-            let (messages, letters) = (&batch[done..end], &mut with_letters);
-            let taken = self.sort_out(tx, messages, origin, &mut claims, letters, counts).await?;
-            let new = self.record(tx, &claims, &taken).await?;
+            let started = Instant::now();
+            let Recorded { end, taken, new } = match first.take() {
+                Some(recorded) => recorded,
+                None => {
+                    let end = batch.len().min(done + self.pace.chunk());
+                    let (messages, letters) = (&batch[done..end], &mut with_letters);
+                    let taken =
+                        self.sort_out(tx, messages, origin, &mut claims, letters, counts).await?;
+                    let new = self.record(tx, &claims, &taken).await?;
+                    Recorded { end, taken, new }
+                }
+            };
             for (message, is_new) in taken.into_iter().zip(new) {
                 if is_new {
                     self.take_effect(tx, message, origin, &claims).await?;
@@ -206,7 +242,8 @@ where
                 }
                 self.leave_letters(tx, message, origin).await?;
             }
-            (done, chunk) = (end, chunk * 2);
+            self.pace.learn(end - done, started.elapsed(), TURN);
+            done = end;
         }
         if let Some(positions) = self.options.positions.as_ref().filter(|_| done < batch.len()) {
             positions.give_back(tx, &self.name, &mut claims).await?;
