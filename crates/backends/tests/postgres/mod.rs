@@ -4,6 +4,7 @@ mod admin;
 mod check;
 mod dividing;
 mod failures;
+mod keys;
 mod merged;
 mod messages;
 mod notified;
