@@ -9,6 +9,8 @@ cargo_deny="$cache/cargo-deny-$cargo_deny_version/bin/cargo-deny"
 build_programs=(cc:build-essential cmake:cmake make:make perl:perl pgrep:procps)
 # Verifies signatures and reads brokers with code we did not write.
 reading_programs=("python3:python3-venv")
+# Lets a program believe in another time of day.
+clock_programs=(faketime:faketime)
 # The examples in other languages.
 example_programs=(curl:curl node:nodejs npm:npm)
 browser_programs=(
@@ -27,7 +29,7 @@ set_up_for_check() {
 set_up_for_tests() {
   {
     missing_of "${build_programs[@]}" "${reading_programs[@]}" "${browser_programs[@]}" \
-      "${example_programs[@]}"
+      "${clock_programs[@]}" "${example_programs[@]}"
     each_server lacks
   } | install_programs
   install_clients || warn "the Python clients cannot be had"

@@ -96,7 +96,7 @@ fn redis_benchmark(url: &str, count: usize, callers: usize) -> Outcome<f64> {
     let run = Command::new("redis-benchmark")
         .args(["-h", host, "-p", port, "-q", "-r", "1000000000", "-n", &count.to_string()])
         .args(["-c", &callers.to_string(), "EVALSHA", hash.trim(), "1", &name])
-        .args([&"f".repeat(32), "30000000", "86430000"])
+        .args([&"f".repeat(32), "30000000", "86430000", &"c".repeat(16)])
         .output()?;
     let said = String::from_utf8(run.stdout)?;
     let (before, _) = said.rsplit_once(" requests per second").ok_or("no rate")?;

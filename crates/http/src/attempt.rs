@@ -8,6 +8,7 @@ use semel_core::idempotency::{Record, ScopedKey, Token};
 
 use crate::key::IdempotencyKey;
 use crate::policy::Policy;
+use crate::trace::FirstTrace;
 
 /// One run of an operation under a key: which attempt it is, and the proof that it may run.
 ///
@@ -37,7 +38,7 @@ struct Inner {
     number: u32,
     lost: AtomicBool,
     /// Of a request over HTTP.
-    policy: OnceLock<Arc<Policy>>,
+    request: OnceLock<(Arc<Policy>, Option<FirstTrace>)>,
     /// What the operation has stored itself, if the transaction it was stored in is committed.
     written: Mutex<Option<Record>>,
 }
@@ -49,7 +50,7 @@ impl Attempt {
             token,
             number,
             lost: AtomicBool::new(false),
-            policy: OnceLock::new(),
+            request: OnceLock::new(),
             written: Mutex::new(None),
         }))
     }
@@ -91,11 +92,16 @@ impl Attempt {
     }
 
     pub(crate) fn policy(&self) -> Option<Arc<Policy>> {
-        self.0.policy.get().cloned()
+        self.0.request.get().map(|(policy, _)| Arc::clone(policy))
     }
 
-    pub(crate) fn under(self, policy: &Arc<Policy>) -> Self {
-        self.0.policy.get_or_init(|| Arc::clone(policy));
+    /// The trace of the request that is run.
+    pub(crate) fn trace(&self) -> Option<&FirstTrace> {
+        self.0.request.get().and_then(|(_, trace)| trace.as_ref())
+    }
+
+    pub(crate) fn under(self, policy: &Arc<Policy>, trace: Option<FirstTrace>) -> Self {
+        self.0.request.get_or_init(|| (Arc::clone(policy), trace));
         self
     }
 

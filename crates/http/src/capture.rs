@@ -16,6 +16,7 @@ use crate::policy::{Covers, Policy, Profile};
 use crate::problem::Problem;
 use crate::record;
 use crate::settle::{Kept, Settlement};
+use crate::trace::FirstTrace;
 use crate::verdict::{Retention, Verdict};
 
 /// Changes whenever the fingerprint is computed differently.
@@ -62,7 +63,8 @@ where
     B: http_body::Body<Data = Bytes>,
 {
     if policy.profile == Profile::Grpc {
-        return grpc::message(policy, body).await;
+        // Boxed: with its timer it would make the future of every request larger.
+        return Box::pin(grpc::message(policy, body)).await;
     }
     let limit = policy.max_request_bytes;
     if usize::try_from(body.size_hint().lower()).map_or(true, |least| least > limit) {
@@ -117,6 +119,7 @@ fn essence(content_type: &HeaderValue) -> &str {
 /// Reads a response as far as it can be kept, and says what to keep of it.
 pub(crate) async fn response<B>(
     policy: &Policy,
+    trace: Option<&FirstTrace>,
     response: Response<B>,
 ) -> (Response<Body<B>>, Settlement)
 where
@@ -137,7 +140,7 @@ where
     if !by_end && !policy.keeps(verdict, parts.status) {
         return (Response::from_parts(parts, body.into()), Settlement::Release);
     }
-    let (body, kept) = kept(policy, &mut parts, body).await;
+    let (body, kept) = kept(policy, trace, &mut parts, body).await;
     let settlement = if by_end && !grpc::is_settled(&parts.headers, &body) {
         Settlement::Release
     } else {
@@ -149,6 +152,7 @@ where
 /// Reads a response as far as it can be kept, whatever its status.
 pub(crate) async fn kept<B>(
     policy: &Policy,
+    trace: Option<&FirstTrace>,
     parts: &mut response::Parts,
     body: B,
 ) -> (Gathered<B>, Kept)
@@ -164,8 +168,8 @@ where
     let kept = match &gathered {
         Gathered::Whole { data, trailers } if is_as_long_as_announced(parts, data) => {
             let (headers, trailers) = (&parts.headers, trailers.as_deref());
-            let payload =
-                record::encode(parts.status, headers, &policy.replay_headers, trailers, data);
+            let allowed = &policy.replay_headers;
+            let payload = record::encode(parts.status, trace, headers, allowed, trailers, data);
             Kept::new(Ending::Succeeded, payload, keep)
         }
         _ => {

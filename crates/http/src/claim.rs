@@ -97,7 +97,8 @@ impl IdempotencyClaim {
         B: http_body::Body<Data = Bytes>,
     {
         let (mut parts, body) = response.into_parts();
-        let (body, kept) = capture::kept(&self.policy, &mut parts, body).await;
+        let (body, kept) =
+            capture::kept(&self.policy, self.attempt.trace(), &mut parts, body).await;
         let (key, token) = (self.attempt.key(), self.attempt.token());
         match keys.complete_in(tx, key, token, &kept.record, kept.keep).await? {
             Holding::Held => self.attempt.mark_written(kept.record),

@@ -3,13 +3,14 @@
 //! Whoever asked may go away at any point. Before the operation starts, the claim is given back;
 //! once it has started, it is finished and its result stored, whether or not anybody waits for it.
 
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
 use semel_core::Failure;
 use semel_core::idempotency::{
     AfterCrash, Claim, Ending, Fingerprint, IdempotencyStore, Refusal, Rules, ScopedKey, Step,
@@ -71,28 +72,33 @@ impl Engine {
     /// Claims the key, waiting for another runner as long as the rules say.
     ///
     /// The store is asked again and again rather than notified: the other runner may be anywhere.
-    pub(crate) async fn admit(&self, job: Job) -> Admission {
-        let started = Instant::now();
+    pub(crate) async fn admit(&self, job: &Job) -> Admission {
+        let mut waiting_since = None;
         loop {
             let at_once = self.store().claim_at_once(&job.key, &job.fingerprint, job.rules.lease);
             let claim = match at_once {
                 Some(claim) => claim,
-                None => Claiming::new(Arc::clone(&self.leases), job).await,
+                None => Claiming::new(Arc::clone(&self.leases), *job).await,
             };
             let claim = match claim {
                 Ok(claim) => claim,
                 Err(failure) => return Admission::Unavailable(failure),
             };
-            match decide(claim, started.elapsed(), &job.rules) {
+            // Most need not wait, and then nobody needs to know the time.
+            let waited = match claim {
+                Claim::InFlight { .. } => waiting_since.get_or_insert_with(Instant::now).elapsed(),
+                _ => Duration::ZERO,
+            };
+            match decide(claim, waited, &job.rules) {
                 Step::Run { token, attempt } => {
-                    return Admission::Owner(Claimed::new(self.clone(), job, token, attempt));
+                    return Admission::Owner(Claimed::new(self.clone(), *job, token, attempt));
                 }
                 Step::Replay(stored) => {
                     tracing::info!(key = %job.key, "replaying a stored result");
                     return Admission::Replay(stored);
                 }
                 Step::Refuse(refusal) => return Admission::Refused(refusal),
-                Step::Condemn { token } => return self.condemn(job, token).boxed().await,
+                Step::Condemn { token } => return self.condemn(*job, token).boxed().await,
                 Step::Wait(pause) => Box::pin(sleep(pause)).await,
             }
         }
@@ -130,7 +136,7 @@ impl Future for Claiming {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(claim) = self.claim.as_mut() else { return Poll::Pending };
-        let answer = ready!(claim.as_mut().poll(context));
+        let answer = std::task::ready!(claim.as_mut().poll(context));
         self.claim = None;
         Poll::Ready(answer)
     }
@@ -165,35 +171,53 @@ impl Claimed {
     }
 
     /// Starts the operation. It says what it returned, and what to keep of it.
+    ///
+    /// One that is done at once needs no task: whoever asked cannot go away in between.
     pub(crate) fn start<R, F, O>(self, tally: Tally, operation: F) -> Started<R>
     where
         R: Send + 'static,
-        F: FnOnce(Attempt) -> O + Send + 'static,
+        F: FnOnce(Attempt) -> O,
         O: Future<Output = (R, Settlement)> + Send + 'static,
     {
-        Started(tokio::spawn(run(self, tally, operation).in_current_span()))
+        let (running, attempt) = (Running::new(), self.held.attempt().clone());
+        // The operation's own state is not looked at again after a panic.
+        let begun = match catch_unwind(AssertUnwindSafe(|| operation(attempt))) {
+            Ok(begun) => AssertUnwindSafe(begun).catch_unwind().left_future(),
+            Err(panic) => ready(Err(panic)).right_future(),
+        };
+        let run = begun.then(move |ended| end(self, tally, running, ended));
+        let mut run = Box::pin(run.in_current_span());
+        // Nobody needs to be woken: a task polls it again as its first act.
+        match run.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(ended) => Started::Ended(ended),
+            Poll::Pending => Started::Running(tokio::spawn(run)),
+        }
     }
 }
 
-/// An operation that runs in a task of its own. Dropping this does not stop it.
-pub(crate) struct Started<R>(JoinHandle<Ended<R>>);
+/// An operation that has ended already, or runs in a task of its own. Dropping this does not stop it.
+pub(crate) enum Started<R> {
+    Ended(Ended<R>),
+    Running(JoinHandle<Ended<R>>),
+}
 
 impl<R> Started<R> {
     pub(crate) async fn end(self) -> Ended<R> {
-        self.0.await.unwrap_or(Ended::Interrupted)
+        match self {
+            Self::Ended(ended) => ended,
+            Self::Running(task) => task.await.unwrap_or(Ended::Interrupted),
+        }
     }
 }
 
-async fn run<R, F, O>(claimed: Claimed, tally: Tally, operation: F) -> Ended<R>
-where
-    F: FnOnce(Attempt) -> O,
-    O: Future<Output = (R, Settlement)>,
-{
+/// Settles the claim of an operation that returned or panicked.
+async fn end<R>(
+    claimed: Claimed,
+    tally: Tally,
+    _running: Running,
+    ended: std::thread::Result<(R, Settlement)>,
+) -> Ended<R> {
     let Claimed { engine, job, held } = claimed;
-    let _running = Running::new();
-    let attempt = held.attempt().clone();
-    // The operation's own state is not looked at again after a panic.
-    let ended = AssertUnwindSafe(async move { operation(attempt).await }).catch_unwind().await;
     let (result, settlement) = match ended {
         Ok((result, settlement)) => (Some(result), settlement),
         Err(_) => {

@@ -10,6 +10,10 @@ pub const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// large, or streamed).
 pub const STATUS: HeaderName = HeaderName::from_static("idempotency-status");
 
+/// For how many seconds a result is kept, set on the answer to `OPTIONS`: clients learn it without
+/// running anything.
+pub const RETENTION: HeaderName = HeaderName::from_static("idempotency-retention");
+
 /// Which attempt a request is; the proxy sets it on what it sends upstream.
 pub const ATTEMPT: HeaderName = HeaderName::from_static("idempotency-attempt");
 

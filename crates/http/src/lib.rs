@@ -57,9 +57,10 @@
 //!   client that hangs up, and not repeated.
 //! - Replays of a handler that answers `Access-Control-Allow-Origin` let browsers read the marker. If
 //!   a layer outside of this one does that, it has to expose `Idempotent-Replayed` and `Retry-After`.
-//! - A claim whose answer was lost on the way from the store blocks its key for one lease.
-//! - Keys are read from headers, not from bodies; how old a key is is not looked at; clients learn
-//!   how long results are kept from your documentation, not from an endpoint.
+//! - A claim whose answer was lost on the way from the store is asked for once more; if the store
+//!   stays away, it blocks its key for one lease.
+//! - Keys are read from headers, not from bodies; how old a key is is not looked at. Clients learn how
+//!   long results are kept by `OPTIONS` ([`headers::RETENTION`]).
 //!
 //! # Features
 //!
@@ -68,6 +69,7 @@
 //! - `client`: module `client`, a reqwest client that repeats a call under one key.
 //! - `encryption`: `Encrypted`, around any store: results that nobody reads who has only the store.
 //! - `proxy`: module `proxy`, the same in front of a service in any language.
+//! - `trace`: replays leave a span that points to the trace of the first request.
 
 mod attempt;
 mod body;
@@ -97,6 +99,7 @@ mod scope;
 mod service;
 mod settle;
 mod tally;
+mod trace;
 mod verdict;
 
 pub use attempt::Attempt;

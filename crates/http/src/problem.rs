@@ -342,7 +342,7 @@ mod tests {
             inner + 1
         }
         assert!(check(&fragment(), &fragment()) > 8);
-        for name in ["IdempotentReplayed", "IdempotencyStatus"] {
+        for name in ["IdempotentReplayed", "IdempotencyStatus", "IdempotencyRetention"] {
             assert!(fragment()["components"]["headers"][name].is_object());
         }
     }

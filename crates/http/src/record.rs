@@ -1,7 +1,8 @@
 //! How a response is written into the store and read back.
 //!
 //! Version 1: version byte, status, headers, trailers, body. Numbers are little-endian; a map is
-//! its number of lines, then name and value of each with their lengths.
+//! its number of lines, then name and value of each with their lengths. Version 2 has the trace of
+//! the request behind the version byte: one byte for its length, and the text.
 
 use bytes::{Buf, Bytes};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -9,12 +10,15 @@ use http::{Response, StatusCode};
 
 use crate::body::Body;
 use crate::headers::ReplayHeaders;
+use crate::trace::FirstTrace;
 
 const VERSION: u8 = 1;
+const TRACED: u8 = 2;
 
 /// What is stored of a response.
 pub(crate) fn encode(
     status: StatusCode,
+    trace: Option<&FirstTrace>,
     headers: &HeaderMap,
     allowed: &ReplayHeaders,
     trailers: Option<&HeaderMap>,
@@ -30,8 +34,16 @@ pub(crate) fn encode(
         .flat_map(lines)
         .map(|(name, value)| 6 + name.as_str().len() + value.len())
         .sum();
-    let mut bytes = Vec::with_capacity(FIXED + size + body.len());
-    bytes.push(VERSION);
+    let trace = trace.and_then(|trace| Some((u8::try_from(trace.as_bytes().len()).ok()?, trace)));
+    let traced = trace.map_or(0, |(length, _)| 1 + usize::from(length));
+    let mut bytes = Vec::with_capacity(FIXED + traced + size + body.len());
+    match trace {
+        None => bytes.push(VERSION),
+        Some((length, trace)) => {
+            bytes.extend_from_slice(&[TRACED, length]);
+            bytes.extend_from_slice(trace.as_bytes());
+        }
+    }
     bytes.extend_from_slice(&status.as_u16().to_le_bytes());
     for map in maps {
         put_lines(&mut bytes, map.into_iter().flat_map(lines));
@@ -59,11 +71,18 @@ fn put_lines<'h>(
     bytes[count_at..][..2].copy_from_slice(&count.to_le_bytes());
 }
 
-/// The response that was stored; `None` if this release cannot read it.
+/// The response that was stored, with its [`FirstTrace`] among the extensions; `None` if this
+/// release cannot read it.
 pub(crate) fn decode<B: http_body::Body>(mut bytes: Bytes) -> Option<Response<Body<B>>> {
-    if bytes.try_get_u8().ok()? != VERSION {
-        return None;
-    }
+    let trace = match bytes.try_get_u8().ok()? {
+        VERSION => None,
+        TRACED => {
+            let length = bytes.try_get_u8().ok()?;
+            let text = take(&mut bytes, usize::from(length))?;
+            HeaderValue::from_maybe_shared(text).ok().and_then(FirstTrace::from_value)
+        }
+        _ => return None,
+    };
     let status = StatusCode::from_u16(bytes.try_get_u16_le().ok()?).ok()?;
     let headers = take_lines(&mut bytes)?;
     let trailers = take_lines(&mut bytes)?;
@@ -71,6 +90,9 @@ pub(crate) fn decode<B: http_body::Body>(mut bytes: Bytes) -> Option<Response<Bo
     let mut response = Response::new(Body::whole(bytes, trailers));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
+    if let Some(trace) = trace {
+        response.extensions_mut().insert(trace);
+    }
     Some(response)
 }
 
@@ -125,7 +147,7 @@ mod tests {
     async fn status_headers_trailers_and_all_bytes_survive() {
         let (headers, trailers, body) = example();
         let all = ReplayHeaders::default();
-        let bytes = encode(StatusCode::CREATED, &headers, &all, Some(&trailers), &body);
+        let bytes = encode(StatusCode::CREATED, None, &headers, &all, Some(&trailers), &body);
         assert_eq!(bytes.len() + 1, bytes.capacity(), "room for exactly one more byte");
 
         let response = decode::<Full<Bytes>>(bytes.into()).unwrap();
@@ -137,16 +159,33 @@ mod tests {
     }
 
     #[test]
+    fn the_trace_of_the_first_is_kept_where_there_is_one() {
+        let (headers, trailers, body) = example();
+        let all = ReplayHeaders::default();
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let first = FirstTrace::from_value(HeaderValue::from_static(parent)).unwrap();
+        let bytes = encode(StatusCode::OK, Some(&first), &headers, &all, Some(&trailers), &body);
+        assert_eq!(bytes.len() + 1, bytes.capacity(), "room for exactly one more byte");
+        for end in 0..bytes.len() - body.len() {
+            let cut = Bytes::copy_from_slice(&bytes[..end]);
+            assert!(decode::<Full<Bytes>>(cut).is_none(), "cut at {end}");
+        }
+        let response = decode::<Full<Bytes>>(bytes.into()).unwrap();
+        assert_eq!(response.headers(), &headers);
+        assert_eq!(response.extensions().get(), Some(&first));
+    }
+
+    #[test]
     fn what_is_cut_off_or_of_a_later_version_cannot_be_read() {
         let (headers, trailers, _) = example();
         let all = ReplayHeaders::default();
-        let bytes = encode(StatusCode::OK, &headers, &all, Some(&trailers), b"");
+        let bytes = encode(StatusCode::OK, None, &headers, &all, Some(&trailers), b"");
         for end in 0..bytes.len() {
             let cut = Bytes::copy_from_slice(&bytes[..end]);
             assert!(decode::<Full<Bytes>>(cut).is_none(), "cut at {end}");
         }
         let mut later = bytes.clone();
-        later[0] = VERSION + 1;
+        later[0] = TRACED + 1;
         assert!(decode::<Full<Bytes>>(later.into()).is_none());
         assert!(decode::<Full<Bytes>>(bytes.into()).is_some());
     }
@@ -163,8 +202,8 @@ mod tests {
     fn fuzzed_any_bytes_are_a_record_or_none() {
         let (headers, trailers, body) = example();
         let all = ReplayHeaders::default();
-        let whole = encode(StatusCode::CREATED, &headers, &all, Some(&trailers), &body);
-        let small = encode(StatusCode::OK, &HeaderMap::new(), &all, None, b"");
+        let whole = encode(StatusCode::CREATED, None, &headers, &all, Some(&trailers), &body);
+        let small = encode(StatusCode::OK, None, &HeaderMap::new(), &all, None, b"");
         semel_testkit::fuzz::fuzz(&[whole, small, encode_tombstone(StatusCode::OK)], |bytes| {
             let bytes = Bytes::copy_from_slice(bytes);
             decode_tombstone(bytes.clone());

@@ -149,7 +149,7 @@ impl Idempotent {
     {
         let tally = Tally::new();
         let job = Job { key, fingerprint, rules: self.rules };
-        let (result, replayed) = match self.engine.admit(job).await {
+        let (result, replayed) = match self.engine.admit(&job).await {
             Admission::Owner(claimed) => {
                 let started = claimed.start(tally, |attempt| async move {
                     let result = operation(attempt).await;

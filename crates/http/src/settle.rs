@@ -155,9 +155,19 @@ impl Engine {
     /// The result that is stored, after the operation has tried to store one in a transaction. None
     /// if that was not committed: the claim is then as it was, or anew.
     ///
-    /// Databases hold the question back until the transaction has ended, so the answer is final.
+    /// A transaction may still be open although the operation has given it up. Databases hold a
+    /// renewal back until it has ended, and only then is the answer final.
     async fn committed(&self, job: &Job, token: &mut Token) -> Result<Option<Record>, Failure> {
-        match self.store().claim(&job.key, &job.fingerprint, job.rules.lease).await? {
+        let ask = || self.store().claim(&job.key, &job.fingerprint, job.rules.lease);
+        let mut claim = ask().await?;
+        if matches!(claim, Claim::InFlight { .. }) {
+            let renewed = self.store().renew(&job.key, *token, job.rules.lease).await?;
+            if renewed == Holding::Held {
+                return Ok(None);
+            }
+            claim = ask().await?;
+        }
+        match claim {
             Claim::Done(stored) => Ok(Some(stored)),
             Claim::Fresh { token: new, .. } => {
                 *token = new;

@@ -154,14 +154,14 @@ async fn shop_on(store: Arc<dyn IdempotencyStore>, policy: Policy, bank: Bank) -
 
 /// The same bank, without a layer, behind a proxy that has it.
 #[cfg(feature = "proxy")]
-async fn shop_behind_a_proxy() -> Shop {
+async fn shop_behind_a_proxy(policy: Policy) -> Shop {
     use semel_http::proxy::{Proxy, Upstream};
 
     let incoming = TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let upstream = Upstream::new(&format!("http://{}", incoming.local_addr().unwrap())).unwrap();
     let bank = Bank::default();
     tokio::spawn(Server::builder().add_service(bank.clone()).serve_with_incoming(incoming));
-    let layer = IdempotencyLayer::new(Arc::new(MemoryKeys::new()), policy());
+    let layer = IdempotencyLayer::new(Arc::new(MemoryKeys::new()), policy);
     let proxy = Proxy::new(upstream.http2(), layer.clone());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let channel = format!("http://{}", listener.local_addr().unwrap());
@@ -174,7 +174,7 @@ async fn shop_behind_a_proxy() -> Shop {
 #[cfg(feature = "proxy")]
 #[tokio::test]
 async fn a_proxy_does_the_same() {
-    let shop = shop_behind_a_proxy().await;
+    let shop = shop_behind_a_proxy(policy()).await;
     let first = shop.pay(Some("k"), "rent").await.unwrap();
     let retry = shop.pay(Some("k"), "rent").await.unwrap();
     assert_eq!((retry.get_ref(), is_replay(retry.metadata())), (first.get_ref(), true));
@@ -188,6 +188,19 @@ async fn a_proxy_does_the_same() {
     assert_eq!((shop.watch("stream", 9).await.unwrap(), shop.runs()), (9, 3));
     shop.pay(None, "rent").await.unwrap();
     assert_eq!(shop.runs(), 4);
+}
+
+#[cfg(feature = "proxy")]
+#[tokio::test]
+async fn a_proxy_refuses_streams_with_a_key() {
+    let declared = policy().streaming_methods(["/shop.Bank/Watch"]);
+    let shop = shop_behind_a_proxy(declared).await;
+    let path = PathAndQuery::from_static("/shop.Bank/Pay");
+    let two = stream::iter(["a", "b"].map(Bytes::from));
+    let answer = shop.client().await.client_streaming(request(Some("k"), two), path, Plain).await;
+    assert_eq!(refusal(answer), (Code::Unimplemented, "not-unary".to_owned()));
+    assert_eq!(shop.watch("k", 3).await.unwrap_err().code(), Code::Unimplemented);
+    assert_eq!(shop.runs(), 0);
 }
 
 fn policy() -> Policy {

@@ -174,3 +174,41 @@ async fn retention_by_policy_and_by_handler() {
     advance(6 * DAY).await;
     assert!(api.post("k", "").await.is_replay());
 }
+
+#[tokio::test]
+async fn how_long_results_are_kept_can_be_asked() {
+    let api = orders(ietf().rules(|rules| rules.keep = Duration::from_secs(60)));
+    let options = keyed("k").method(http::Method::OPTIONS).body(Body::empty()).unwrap();
+    let told = api.send(options).await;
+    assert_eq!(told.header("idempotency-retention"), Some("60"));
+    let first = api.post("k", "").await;
+    assert_eq!(first.header("idempotency-retention"), None, "only whoever asks is told");
+}
+
+#[cfg(feature = "trace")]
+#[tokio::test]
+async fn a_replay_points_to_the_trace_of_the_first() {
+    use opentelemetry::trace::TracerProvider;
+    use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
+    use tracing_subscriber::layer::SubscriberExt;
+
+    let exporter = InMemorySpanExporter::default();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
+    let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
+    let _collecting = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
+
+    let (first, second) = ("0af7651916cd43dd8448eb211c80319c", "1af7651916cd43dd8448eb211c80319c");
+    let traced = |trace: &str| {
+        let parent = format!("00-{trace}-b7ad6b7169203331-01");
+        keyed("k").header("traceparent", parent).body(Body::empty()).unwrap()
+    };
+    let api = orders(ietf());
+    api.send(traced(first)).await;
+    assert!(api.send(traced(second)).await.is_replay());
+    let spans = exporter.get_finished_spans().unwrap();
+    let replay = spans.iter().find(|span| span.name == "replay of a stored response").unwrap();
+    assert_eq!(replay.span_context.trace_id().to_string(), second);
+    let linked: Vec<_> =
+        replay.links.iter().map(|link| link.span_context.trace_id().to_string()).collect();
+    assert_eq!(linked, [first]);
+}

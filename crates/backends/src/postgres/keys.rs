@@ -9,6 +9,7 @@ use semel_core::idempotency::{
 use semel_core::{Failure, Holding};
 use sqlx::postgres::PgRow;
 use sqlx::{Executor, Postgres, Row, Transaction};
+use uuid::Uuid;
 
 use super::error::failure;
 use super::store::{PostgresStore, changed, count, micros};
@@ -35,16 +36,27 @@ pub struct PostgresKeys {
 }
 
 /// A key that is free, done with, or abandoned by the same request is taken; of any other it says
-/// what stands in the way.
+/// what stands in the way. That is read first: who only asks neither locks the row nor waits for a
+/// disk, however many ask at once.
 const CLAIM: &str = "\
-with mine as (
-    insert into semel.keys as k (key, fingerprint, token, attempt, until)
-    values ($1, $2, nextval('semel.key_tokens'), 1,
-        clock_timestamp() + $3 * interval '1 microsecond')
+with held as materialized (
+    select fingerprint = $2 as same, body is null and not released as running,
+        claimant is not distinct from $4 as is_ours, token, attempt,
+        (extract(epoch from until - clock_timestamp()) * 1000000)::bigint as remaining,
+        version, case when fingerprint = $2 then body end as body
+    from semel.keys
+    where key = $1 and (until > clock_timestamp()
+        or (body is null and not released and fingerprint <> $2))
+), mine as (
+    insert into semel.keys as k (key, fingerprint, token, attempt, until, claimant)
+    select $1, $2, nextval('semel.key_tokens'), 1,
+        clock_timestamp() + $3 * interval '1 microsecond', $4
+    where not exists (select from held)
     on conflict (key) do update set
         fingerprint = excluded.fingerprint, token = greatest(excluded.token, k.token + 1),
         attempt = case when k.body is null and not k.released then k.attempt + 1 else 1 end,
-        version = null, body = null, released = false, until = excluded.until
+        version = null, body = null, released = false, until = excluded.until,
+        claimant = excluded.claimant
     where k.until <= clock_timestamp()
         and (k.body is not null or k.released or k.fingerprint = excluded.fingerprint)
     returning token, attempt
@@ -52,10 +64,9 @@ with mine as (
 select token, attempt, null::boolean, null::boolean, null::bigint, null::smallint, null::bytea
 from mine
 union all
-select null, null, fingerprint = $2, body is null and not released,
-    (extract(epoch from until - clock_timestamp()) * 1000000)::bigint, version,
-    case when fingerprint = $2 then body end
-from semel.keys where key = $1 and not exists (select from mine)";
+select case when is_ours and running then token end,
+    case when is_ours and running then attempt end, same, running, remaining, version, body
+from held";
 
 macro_rules! if_held {
     ($set:literal) => {
@@ -110,15 +121,24 @@ impl IdempotencyStore for PostgresKeys {
         lease: Duration,
     ) -> Result<Claim, Failure> {
         let failed = || failure("claim a key");
-        // Without an answer, the key changed hands while the statement waited: ask again.
+        let (claimant, mut may_repeat) = (Uuid::now_v7(), true);
+        // Without an answer, somebody else was quicker: ask again.
         loop {
-            let row = sqlx::query(CLAIM)
+            let asked = sqlx::query(CLAIM)
                 .bind(key.as_bytes().as_slice())
                 .bind(fingerprint.as_bytes().as_slice())
                 .bind(micros(lease))
-                .fetch_optional(self.store.once())
-                .await
-                .map_err(failed())?;
+                .bind(claimant)
+                .fetch_optional(self.store.once());
+            let row = match asked.await {
+                // The claim may be made, only its answer lost: asked again by the same claimant,
+                // the server gives it once more.
+                Err(sqlx::Error::Io(_)) if may_repeat => {
+                    may_repeat = false;
+                    continue;
+                }
+                row => row.map_err(failed())?,
+            };
             let claim = row.map(|row| read_claim(&row)).transpose().map_err(failed())?;
             if let Some(claim) = claim.flatten() {
                 return Ok(claim);

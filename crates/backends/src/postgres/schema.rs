@@ -20,6 +20,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("migrations/0002_consumers.sql"),
         down: include_str!("migrations/0002_consumers.down.sql"),
     },
+    Migration {
+        name: "0003_claimants",
+        sql: include_str!("migrations/0003_claimants.sql"),
+        down: include_str!("migrations/0003_claimants.down.sql"),
+    },
 ];
 
 const VERSION_TABLE: &str = "create schema if not exists semel;

@@ -9,7 +9,10 @@
 //! | 2–33 | fingerprint | fingerprint |
 //! | 34–49 | when the lease ends, in microseconds, as digits | version (one byte), then the body |
 //! | 50–65 | token, as digits | |
-//! | from 66 | attempt, as digits | |
+//! | 66–81 | claimant | |
+//! | from 82 | attempt, as digits | |
+//!
+//! A node of a cluster that does not have the slot of a key says who does, and is believed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,13 +20,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use redis::{RedisError, Value};
+use redis::{Cmd, RedisError, Value};
 use semel_core::idempotency::{Claim, Fingerprint, IdempotencyStore, Record, ScopedKey, Token};
 use semel_core::{Failure, Holding};
+use uuid::Uuid;
 
 use super::config::RedisConfig;
 use super::error::{DOWN_CODE, failure, strange_answer};
-use super::link::{Dialler, Link, Settings};
+use super::link::{Link, Settings};
+use super::nodes::{Moved, Nodes};
 use super::script::Script;
 
 /// Idempotency keys in Redis. Made by [`RedisConfig::connect_keys`]; clones share the connection,
@@ -47,7 +52,7 @@ use super::script::Script;
 #[derive(Clone)]
 pub struct RedisKeys {
     config: Arc<RedisConfig>,
-    pub(super) dialler: Arc<Dialler>,
+    pub(super) nodes: Arc<Nodes>,
     scripts: Arc<Scripts>,
 }
 
@@ -74,6 +79,22 @@ const COMPLETE: &str = if_held!("complete.lua");
 const RENEW: &str = if_held!("renew.lua");
 const RELEASE: &str = if_held!("release.lua");
 
+/// What a server is asked about a name.
+#[derive(Clone, Copy)]
+pub(super) enum Question<'a> {
+    Script(&'a Script, &'a [&'a [u8]]),
+    Command(&'a Cmd),
+}
+
+impl Question<'_> {
+    async fn put(self, link: &Link, name: &str) -> Result<Value, RedisError> {
+        match self {
+            Self::Script(script, arguments) => script.run(link, &[name], arguments).await,
+            Self::Command(command) => link.ask(command).await,
+        }
+    }
+}
+
 struct Scripts {
     claim: Script,
     complete: Script,
@@ -85,7 +106,7 @@ impl RedisKeys {
     pub(super) async fn connect(config: RedisConfig) -> Result<Self, Failure> {
         crate::crypto::choose_provider();
         let config = Arc::new(config);
-        let dialler = Arc::new(Dialler::new(Arc::clone(&config)));
+        let nodes = Arc::new(Nodes::new(Arc::clone(&config)));
         let load = async |link: &Link| {
             link.warn_of(risks).await?;
             Ok::<_, RedisError>(Scripts {
@@ -98,8 +119,8 @@ impl RedisKeys {
         let load = async |link: &Link| {
             load(link).await.map_err(|error| failure("prepare to keep keys", error))
         };
-        let scripts = Arc::new(dialler.in_time(config.timeout, load).await?);
-        Ok(Self { config, dialler, scripts })
+        let scripts = Arc::new(nodes.first().in_time(config.timeout, load).await?);
+        Ok(Self { config, nodes, scripts })
     }
 
     /// In braces: the part of the name that decides the slot.
@@ -121,14 +142,39 @@ impl RedisKeys {
         arguments: &[&[u8]],
     ) -> Result<Value, Failure> {
         let name = self.name(key);
+        self.on_the_right_node(&name, doing, Question::Script(script, arguments)).await
+    }
+
+    /// Asks the server that has a name.
+    pub(super) async fn on_the_right_node(
+        &self,
+        name: &str,
+        doing: &str,
+        question: Question<'_>,
+    ) -> Result<Value, Failure> {
+        const REFERRALS: usize = 5;
         let limit = self.config.timeout.min(PATIENCE);
-        let call = async |link: &Link| {
-            let answer = script.run(link, &[&name], arguments).await;
-            answer.map_err(|error| failure(doing, error))
-        };
-        match self.dialler.in_time(limit, call).await {
-            Err(failure) if failure.code() == DOWN_CODE => self.dialler.in_time(limit, call).await,
-            answer => answer,
+        let (mut node, mut may_repeat, mut referrals) = (self.nodes.of(name), true, 0);
+        loop {
+            let answer = node.in_time(limit, async |link: &Link| {
+                question.put(link, name).await.map_or_else(
+                    |error| match Moved::read(&error).filter(|_| referrals < REFERRALS) {
+                        Some(moved) => Ok(Err(moved)),
+                        None => Err(failure(doing, error)),
+                    },
+                    |value| Ok(Ok(value)),
+                )
+            });
+            node = match answer.await {
+                Ok(Ok(value)) => return Ok(value),
+                Ok(Err(moved)) => self.nodes.follow(&moved),
+                Err(failure) if may_repeat && failure.code() == DOWN_CODE => {
+                    may_repeat = false;
+                    self.nodes.instead_of(&node)
+                }
+                Err(failure) => return Err(failure),
+            };
+            referrals += 1;
         }
     }
 
@@ -161,7 +207,9 @@ impl IdempotencyStore for RedisKeys {
     ) -> Result<Claim, Failure> {
         const DOING: &str = "claim a key";
         let (lease, life) = (micros(lease), millis(lease.saturating_add(ABANDONED_FOR)));
-        let arguments = [fingerprint.as_bytes(), lease.as_bytes(), life.as_bytes()];
+        let claimant = Uuid::now_v7();
+        let arguments: [&[u8]; 4] =
+            [fingerprint.as_bytes(), lease.as_bytes(), life.as_bytes(), claimant.as_bytes()];
         let answer = self.run(DOING, &self.scripts.claim, key, &arguments).await?;
         read_claim(answer).ok_or_else(|| strange_answer(DOING))
     }

@@ -41,6 +41,7 @@ mod inbox;
 mod key_admin;
 mod keys;
 mod link;
+mod nodes;
 mod rounds;
 mod script;
 mod sink;

@@ -5,6 +5,7 @@ mod check;
 mod dividing;
 mod failures;
 mod inbox_partitions;
+mod keys;
 mod merged;
 mod messages;
 mod notified;

@@ -12,9 +12,12 @@ async fn migrating_is_repeatable_and_tells_what_it_did() {
     let before = database.store.status().await.unwrap();
     assert_eq!(
         (before.present, before.missing.as_slice()),
-        (0, ["0001_tables", "0002_consumers"].as_slice())
+        (0, ["0001_tables", "0002_consumers", "0003_claimants"].as_slice())
     );
-    assert_eq!(database.store.migrate().await.unwrap(), ["0001_tables", "0002_consumers"]);
+    assert_eq!(
+        database.store.migrate().await.unwrap(),
+        ["0001_tables", "0002_consumers", "0003_claimants"]
+    );
     assert!(database.store.migrate().await.unwrap().is_empty());
     assert!(status(database.pool()).await.unwrap().is_current());
 }

@@ -1,7 +1,7 @@
 //! `[proxy]` and `[proxy.route.NAME]`.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use semel_core::Secret;
@@ -21,6 +21,9 @@ pub(crate) struct ProxyFile {
     pub(crate) admin_open: Option<bool>,
     pub(crate) upstream: Option<String>,
     pub(crate) upstream_http2: Option<bool>,
+    pub(crate) certificate_file: Option<PathBuf>,
+    pub(crate) key_file: Option<PathBuf>,
+    pub(crate) ca_file: Option<PathBuf>,
     pub(crate) timeout: Option<Duration>,
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) store: Option<Secret>,
@@ -61,6 +64,7 @@ pub(crate) struct KeyOptions {
     fail_open: Option<bool>,
     fingerprint_secret: Option<Secret>,
     docs: Option<String>,
+    streaming_methods: Option<Vec<String>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +115,9 @@ fn read_proxy(section: &mut Section<'_>) -> Option<ProxyFile> {
         admin_open: section.boolean("admin_open"),
         upstream: section.optional("upstream"),
         upstream_http2: section.boolean("upstream_http2"),
+        certificate_file: section.optional("certificate_file").map(PathBuf::from),
+        key_file: section.optional("key_file").map(PathBuf::from),
+        ca_file: section.optional("ca_file").map(PathBuf::from),
         timeout: section.duration("timeout", SECOND / 100..=DAY),
         connect_timeout: section.duration("connect_timeout", SECOND / 100..=60 * SECOND),
         store: section.secret("store"),
@@ -158,6 +165,7 @@ fn read_keys(section: &mut Section<'_>) -> KeyOptions {
         fail_open: section.boolean("fail_open"),
         fingerprint_secret: section.secret("fingerprint_secret"),
         docs: section.optional("docs"),
+        streaming_methods: section.list("streaming_methods"),
     }
 }
 
@@ -225,6 +233,7 @@ impl KeyOptions {
             fail_open: self.fail_open.or(base.fail_open),
             fingerprint_secret: self.fingerprint_secret.or(base.fingerprint_secret),
             docs: self.docs.or(base.docs),
+            streaming_methods: self.streaming_methods.or(base.streaming_methods),
         }
     }
 
@@ -262,6 +271,7 @@ impl KeyOptions {
         policy = with(policy, self.replay_headers, Policy::replay_headers);
         policy = with(policy, self.fingerprint_secret, Policy::fingerprint_secret);
         policy = with(policy, self.docs, Policy::docs);
+        policy = with(policy, self.streaming_methods, Policy::streaming_methods);
         Some(policy.rules(|rules| {
             rules.lease = self.lease.unwrap_or(rules.lease);
             rules.keep = self.keep.unwrap_or(rules.keep);

@@ -1,6 +1,7 @@
 //! A client that speaks HTTP/1.1 word by word.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -34,6 +35,19 @@ impl Client {
     /// A POST of `acme`'s.
     pub(crate) async fn post(&self, path: &str, key: Option<&str>, body: &str) -> Reply {
         self.ask(&post(path, key, body)).await
+    }
+
+    /// The same; again while the proxy has no answer from its store, since nothing was run then.
+    pub(crate) async fn insist(&self, path: &str, key: &str, body: &str) -> Reply {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let reply = self.post(path, Some(key), body).await;
+            if reply.status != 503 {
+                return reply;
+            }
+            assert_eq!(reply.problem(), "store-unavailable", "{reply:?}");
+            assert!(Instant::now() < deadline, "the store stood still for {PATIENCE:?}: {reply:?}");
+        }
     }
 
     /// Sends these words, and takes one answer.

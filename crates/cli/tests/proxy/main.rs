@@ -12,6 +12,7 @@ mod operators;
 mod passing;
 mod program;
 mod rules;
+mod secured;
 mod smuggling;
 mod stripe;
 mod upstream;

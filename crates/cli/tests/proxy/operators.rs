@@ -40,8 +40,13 @@ async fn release_one(store: &str) {
     let upstream = Upstream::start().await;
     let proxy = Program::start(&upstream.address, store, "after_crash = \"uncertain\"");
     let key = EventId::now().to_string();
-    assert_eq!(proxy.client.post("/lost", Some(&key), "{\"card\":4242}").await.status, 502);
-    let refused = proxy.client.post("/lost", Some(&key), "{\"card\":4242}").await;
+    let pay = async |expected: u16| {
+        let reply = proxy.client.insist("/lost", &key, "{\"card\":4242}").await;
+        assert_eq!(reply.status, expected, "{reply:?}, and in its log: {}", proxy.log());
+        reply
+    };
+    pay(502).await;
+    let refused = pay(409).await;
     let problem: Value = serde_json::from_str(refused.text()).unwrap();
     let hash = problem["operation"].as_str().unwrap();
 
@@ -53,11 +58,11 @@ async fn release_one(store: &str) {
     assert!(
         keys(0, &["release", hash, "--store", store, "--dry-run"]).contains("would be released")
     );
-    assert_eq!(proxy.client.post("/lost", Some(&key), "{\"card\":4242}").await.status, 409);
+    pay(409).await;
     assert!(keys(0, &["release", hash, "--store", store]).contains("released"));
     assert!(keys(1, &["show", hash, "--store", store]).contains("E-KEY-FREE"));
     assert!(keys(0, &["release", hash, "--store", store]).contains("was free"));
-    assert_eq!(proxy.client.post("/lost", Some(&key), "{\"card\":4242}").await.status, 502);
+    pay(502).await;
     assert_eq!(upstream.taken(), 2);
     assert!(keys(64, &["show", "k1", "--store", store]).contains("is not the hash of a key"));
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use semel_testkit::services::{Service, service};
+use semel_testkit::services::{Service, faketime, service};
 use tempfile::TempDir;
 
 use super::PATIENCE;
@@ -28,12 +28,39 @@ impl Program {
     }
 
     pub(crate) fn with(upstream: &str, store: &str, more: &str, arguments: &[&str]) -> Self {
+        Self::launch(Command::new(env!("CARGO_BIN_EXE_semel")), upstream, store, more, arguments)
+    }
+
+    /// The same, where clocks are off by so much, such as `+10m`; none where that cannot be had.
+    pub(crate) fn off_by(
+        offset: &str,
+        upstream: &str,
+        store: &str,
+        more: &str,
+        arguments: &[&str],
+    ) -> Option<Self> {
+        let mut command = Command::new(faketime()?);
+        // Only the time of day: durations are not measured by it.
+        command.args(["--exclude-monotonic", "-f", offset, env!("CARGO_BIN_EXE_semel")]);
+        Some(Self::launch(command, upstream, store, more, arguments))
+    }
+
+    fn launch(
+        mut command: Command,
+        upstream: &str,
+        store: &str,
+        more: &str,
+        arguments: &[&str],
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("semel.toml"), format!("[proxy]\n{more}\n")).unwrap();
         let log = File::create(folder.path().join("log")).unwrap();
-        let upstream = format!("http://{upstream}");
+        let is_url = upstream.contains("://");
+        let upstream = if is_url { upstream.to_owned() } else { format!("http://{upstream}") };
         let fixed = ["--config", "semel.toml", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
-        let process = command(&folder.path().to_path_buf())
+        let process = command
+            .arg("proxy")
+            .current_dir(folder.path())
             .args(fixed)
             .args(["--upstream", &upstream, "--store", store])
             .args(if arguments.contains(&"--scope") { &[][..] } else { &SCOPE })

@@ -99,7 +99,7 @@ fn what_is_missing_or_wrong_is_named() {
         (&[], 64, "--upstream http://127.0.0.1:3000"),
         (&[&upstream, &store], 64, "--scope header:Authorization"),
         (&[&upstream, &scope], 64, "--store redis://"),
-        (&[&["--upstream", "https://a"], &scope, &store], 64, "E-PROXY-UPSTREAM"),
+        (&[&["--upstream", "ftp://a"], &scope, &store], 64, "E-PROXY-UPSTREAM"),
         (&[&upstream, &store, &["--scope", "tenant"]], 64, "is no scope"),
         (&[&upstream, &scope, &store, &["--admin", "0.0.0.0:0"]], 64, "--admin-open"),
         (&[&upstream, &scope, &["--store", "ftp://a"]], 78, "E-STORE-URL"),

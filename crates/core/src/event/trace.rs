@@ -19,13 +19,32 @@ impl Headers {
     /// assert!(!Headers::default().continue_trace(&tracing::info_span!("process")));
     /// ```
     pub fn continue_trace(&self, span: &Span) -> bool {
-        let Some(parent) = self.get(Self::TRACEPARENT).and_then(parse) else { return false };
-        let state = self.get(Self::TRACESTATE).and_then(|state| state.parse::<TraceState>().ok());
-        let (trace, id, flags) = parent;
-        let remote = SpanContext::new(trace, id, flags, true, state.unwrap_or_default());
+        let Some(remote) = self.remote_span() else { return false };
         // Fails where nobody collects spans, and then there is nothing to do.
         let _ = span.set_parent(Context::new().with_remote_span_context(remote));
         true
+    }
+
+    /// Makes `span` point to the trace that these headers carry, without being a part of it; says
+    /// whether they carry one.
+    ///
+    /// ```
+    /// # use semel_core::Headers;
+    /// let mut first = Headers::default();
+    /// first.set("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    /// assert!(first.link_trace(&tracing::info_span!("replay")));
+    /// ```
+    pub fn link_trace(&self, span: &Span) -> bool {
+        let remote = self.remote_span();
+        let is_carried = remote.is_some();
+        remote.into_iter().for_each(|remote| span.add_link(remote));
+        is_carried
+    }
+
+    fn remote_span(&self) -> Option<SpanContext> {
+        let (trace, id, flags) = self.get(Self::TRACEPARENT).and_then(parse)?;
+        let state = self.get(Self::TRACESTATE).and_then(|state| state.parse::<TraceState>().ok());
+        Some(SpanContext::new(trace, id, flags, true, state.unwrap_or_default()))
     }
 }
 

@@ -20,7 +20,8 @@
 //!
 //! A request with a key is read into memory, sent upstream once, and its answer kept: everything
 //! that the [documentation of the crate](crate) says of a handler holds for the upstream. A request
-//! without one is passed on as it comes, byte by byte. Clients speak HTTP/1.1 or HTTP/2 without TLS.
+//! without one is passed on as it comes, byte by byte. Clients speak HTTP/1.1 or HTTP/2, with TLS if the
+//! proxy has an [`Identity`] to show.
 //!
 //! # What goes upstream
 //!
@@ -57,14 +58,16 @@ mod hops;
 mod refusal;
 mod route;
 mod serve;
+mod tls;
 mod upstream;
+mod workers;
 
 use std::fmt;
 use std::net::IpAddr;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
-use metrics::counter;
+use metrics::{Key, Label, Level, Metadata, with_recorder};
 use semel_core::telemetry::PROXY_REQUESTS;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -72,6 +75,7 @@ use tower_service::Service;
 pub use self::answer::Answer;
 pub use self::route::PathPattern;
 pub use self::serve::Ended;
+pub use self::tls::Identity;
 pub use self::upstream::Upstream;
 use crate::body::Body;
 use crate::layer::IdempotencyLayer;
@@ -82,6 +86,7 @@ pub struct Proxy {
     upstream: Upstream,
     otherwise: IdempotencyLayer,
     routes: Vec<(PathPattern, Option<IdempotencyLayer>)>,
+    identity: Option<Identity>,
 }
 
 /// Who is at the other end of a connection.
@@ -92,7 +97,14 @@ impl Proxy {
     /// Stands in front of `upstream`, with these rules for all paths that have none of their own.
     #[must_use]
     pub fn new(upstream: Upstream, keys: IdempotencyLayer) -> Self {
-        Self { upstream, otherwise: keys, routes: Vec::new() }
+        Self { upstream, otherwise: keys, routes: Vec::new(), identity: None }
+    }
+
+    /// Speaks TLS to its clients, and nothing else.
+    #[must_use]
+    pub fn tls(mut self, identity: Identity) -> Self {
+        self.identity = Some(identity);
+        self
     }
 
     /// Other rules for some paths: made by [`IdempotencyLayer::with_policy`] from that of
@@ -115,6 +127,11 @@ impl Proxy {
         self
     }
 
+    /// The same, with connections of its own to the upstream.
+    fn apart(&self) -> Self {
+        Self { upstream: self.upstream.clone().apart(), ..self.clone() }
+    }
+
     fn keys_for(&self, path: &str) -> Option<&IdempotencyLayer> {
         let found = self.routes.iter().find(|(paths, _)| paths.matches(path));
         found.map_or(Some(&self.otherwise), |(_, keys)| keys.as_ref())
@@ -128,9 +145,7 @@ impl Proxy {
                 self.pass_on(request).await
             }
         };
-        let class = ["1xx", "2xx", "3xx", "4xx", "5xx"];
-        let class = class[usize::from(response.status().as_u16() / 100).clamp(1, 5) - 1];
-        counter!(PROXY_REQUESTS.name, "class" => class).increment(1);
+        count(response.status());
         response
     }
 
@@ -142,6 +157,23 @@ impl Proxy {
         };
         answered.unwrap_or_else(|never| match never {})
     }
+}
+
+/// Counts an answer, without making anything for it.
+fn count(status: StatusCode) {
+    macro_rules! classes {
+        ($($label:literal)*) => {
+            [$({
+                static LABELS: [Label; 1] = [Label::from_static_parts("class", $label)];
+                static KEY: Key = Key::from_static_parts(PROXY_REQUESTS.name, &LABELS);
+                &KEY
+            }),*]
+        };
+    }
+    let keys: [&'static Key; 5] = classes!["1xx" "2xx" "3xx" "4xx" "5xx"];
+    let key = keys[usize::from(status.as_u16() / 100).clamp(1, 5) - 1];
+    let metadata = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+    with_recorder(|recorder| recorder.register_counter(key, &metadata)).increment(1);
 }
 
 impl fmt::Debug for Proxy {

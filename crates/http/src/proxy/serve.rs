@@ -9,11 +9,15 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use tokio_rustls::TlsAcceptor;
+
 use super::Proxy;
+use super::workers::Workers;
 
 /// How long a client may take to say what it wants.
 const FIRST_WORDS: Duration = Duration::from_secs(30);
@@ -30,13 +34,17 @@ pub enum Ended {
 impl Proxy {
     /// Answers clients until `stop` resolves; then takes no more of them, and finishes what is
     /// running for at most `grace`.
+    ///
+    /// Each core has a thread of its own with a share of the clients and connections to the
+    /// upstream, so that a request is passed on without being handed from one thread to another.
+    /// What still runs when this returns ends with it.
     pub async fn serve(
         self,
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send,
         grace: Duration,
     ) -> Ended {
-        let proxy = Arc::new(self);
+        let workers = Workers::start(&self);
         let (builder, graceful) = (builder(), GracefulShutdown::new());
         let (stopping, stopped) = watch::channel(());
         let mut stop = std::pin::pin!(stop);
@@ -48,8 +56,7 @@ impl Proxy {
             match accepted {
                 Ok((stream, peer)) => {
                     let (watcher, stopped) = (graceful.watcher(), stopped.clone());
-                    let client = Client { stream, peer, watcher, stopped };
-                    tokio::spawn(client.attend(Arc::clone(&proxy), builder.clone()));
+                    workers.attend(Client { stream, peer, watcher, stopped }, &builder);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot take a connection");
@@ -61,7 +68,7 @@ impl Proxy {
         let deadline = Instant::now() + grace;
         let answered = timeout_at(deadline, graceful.shutdown()).await;
         // Also if connections are left: a handler needs no client to finish.
-        let stored = timeout_at(deadline, proxy.otherwise.drained()).await;
+        let stored = timeout_at(deadline, self.otherwise.drained()).await;
         if answered.is_ok() && stored.is_ok() { Ended::Finished } else { Ended::CutOff }
     }
 }
@@ -78,16 +85,16 @@ fn builder() -> Builder<TokioExecutor> {
 }
 
 /// One connection.
-struct Client {
-    stream: TcpStream,
-    peer: SocketAddr,
-    watcher: Watcher,
+pub(super) struct Client {
+    pub(super) stream: TcpStream,
+    pub(super) peer: SocketAddr,
+    pub(super) watcher: Watcher,
     /// Ends when no more requests are taken.
-    stopped: watch::Receiver<()>,
+    pub(super) stopped: watch::Receiver<()>,
 }
 
 impl Client {
-    async fn attend(self, proxy: Arc<Proxy>, builder: Builder<TokioExecutor>) {
+    pub(super) async fn attend(self, proxy: Arc<Proxy>, builder: Builder<TokioExecutor>) {
         let Self { stream, peer, watcher, mut stopped } = self;
         let mut first = [0];
         let spoke = tokio::select! {
@@ -97,13 +104,32 @@ impl Client {
         if !spoke || stream.set_nodelay(true).is_err() {
             return;
         }
-        let service = service_fn(move |request| {
-            let proxy = Arc::clone(&proxy);
-            async move { Ok::<_, Infallible>(proxy.answer(peer.ip(), request).await) }
-        });
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-        if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(%error, "a connection ended early");
+        let Some(identity) = &proxy.identity else {
+            return converse(stream, peer, proxy, builder, watcher).await;
+        };
+        let shaking_hands = TlsAcceptor::from(Arc::clone(&identity.0)).accept(stream);
+        match timeout(FIRST_WORDS, shaking_hands).await {
+            Ok(Ok(stream)) => converse(stream, peer, proxy, builder, watcher).await,
+            Ok(Err(error)) => tracing::debug!(%error, "a client could not agree on TLS"),
+            Err(_) => {}
         }
+    }
+}
+
+/// Answers a client until its connection ends.
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: SocketAddr,
+    proxy: Arc<Proxy>,
+    builder: Builder<TokioExecutor>,
+    watcher: Watcher,
+) {
+    let service = service_fn(move |request| {
+        let proxy = Arc::clone(&proxy);
+        async move { Ok::<_, Infallible>(proxy.answer(peer.ip(), request).await) }
+    });
+    let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(%error, "a connection ended early");
     }
 }

@@ -11,10 +11,12 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri, Version};
 use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use metrics::counter;
+use rustls::{ClientConfig, RootCertStore};
 use semel_core::Failure;
 use semel_core::telemetry::PROXY_UPSTREAM_FAILED;
 use tokio::time::timeout;
@@ -22,7 +24,7 @@ use tower_service::Service;
 
 use super::answer::Answer;
 use super::refusal::Refusal;
-use super::{Peer, hops};
+use super::{Peer, hops, tls};
 use crate::attempt::Attempt;
 use crate::body::Body;
 use crate::headers::{ATTEMPT, FENCE, KEEP, VERDICT};
@@ -35,15 +37,20 @@ use crate::verdict::{Retention, Verdict};
 /// use std::time::Duration;
 ///
 /// let shop = Upstream::new("http://127.0.0.1:3000")?.timeout(Duration::from_secs(20));
-/// assert!(Upstream::new("https://shop").is_err());
+/// let other = Upstream::new("https://shop.example")?;
+/// assert!(Upstream::new("https://shop.example/orders").is_err());
 /// # Ok::<(), semel_core::Failure>(())
 /// ```
 #[derive(Clone)]
 pub struct Upstream {
+    scheme: Scheme,
     authority: Authority,
     settings: Settings,
-    client: Client<HttpConnector, Body<Incoming>>,
+    tls: ClientConfig,
+    client: HttpClient,
 }
+
+type HttpClient = Client<HttpsConnector<HttpConnector>, Body<Incoming>>;
 
 #[derive(Clone, Copy, Debug)]
 struct Settings {
@@ -53,7 +60,8 @@ struct Settings {
 }
 
 impl Upstream {
-    /// A service at `http://HOST:PORT`.
+    /// A service at `http://HOST:PORT` or `https://HOST:PORT`. The certificate of the latter must
+    /// be for this host, and signed by an authority that the operating system trusts.
     ///
     /// # Errors
     /// `Misconfigured` if it is no such URL.
@@ -61,13 +69,13 @@ impl Upstream {
         let wrong = || {
             let what = format!("the upstream {url:?} is no URL that can be used");
             Failure::misconfigured("E-PROXY-UPSTREAM", what)
-                .with_fix("write http://HOST:PORT, without a path")
+                .with_fix("write http://HOST:PORT or https://HOST:PORT, without a path")
         };
         let uri: Uri = url.parse().map_err(|_| wrong())?;
         let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
         let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'));
-        let Some(authority) = authority.filter(|_| is_bare && uri.scheme() == Some(&Scheme::HTTP))
-        else {
+        let scheme = uri.scheme().filter(|it| [Scheme::HTTP, Scheme::HTTPS].contains(it));
+        let (Some(authority), Some(scheme), true) = (authority, scheme, is_bare) else {
             return Err(wrong());
         };
         let settings = Settings {
@@ -75,7 +83,19 @@ impl Upstream {
             connect_timeout: Duration::from_secs(5),
             http2: false,
         };
-        Ok(Self { authority: authority.clone(), settings, client: client(settings) })
+        let is_secure = *scheme == Scheme::HTTPS;
+        let tls = tls::trusting(if is_secure { tls::system() } else { RootCertStore::empty() })?;
+        let (scheme, authority) = (scheme.clone(), authority.clone());
+        Ok(Self { scheme, authority, settings, client: client(settings, &tls), tls })
+    }
+
+    /// Believes only certificates that are signed by these authorities, as PEM.
+    ///
+    /// # Errors
+    /// `Misconfigured` if they cannot be read.
+    pub fn authorities(mut self, pem: &[u8]) -> Result<Self, Failure> {
+        self.tls = tls::trusting(tls::authorities(pem)?)?;
+        Ok(self.apart())
     }
 
     /// How long a request with a key may take, from its sending to the answer, and from each piece
@@ -91,15 +111,20 @@ impl Upstream {
         self.with(|settings| settings.connect_timeout = timeout)
     }
 
-    /// Speaks HTTP/2 without TLS to it, in place of HTTP/1.1.
+    /// Speaks HTTP/2 to it, in place of HTTP/1.1; also without TLS.
     #[must_use]
     pub fn http2(self) -> Self {
         self.with(|settings| settings.http2 = true)
     }
 
+    /// The same, with connections of its own.
+    pub(super) fn apart(self) -> Self {
+        self.with(|_| {})
+    }
+
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
         change(&mut self.settings);
-        self.client = client(self.settings);
+        self.client = client(self.settings, &self.tls);
         self
     }
 
@@ -130,7 +155,7 @@ impl Upstream {
     ) -> Result<(), Refusal> {
         let path = request.uri().path_and_query().cloned();
         let uri = Uri::builder()
-            .scheme(Scheme::HTTP)
+            .scheme(self.scheme.clone())
             .authority(self.authority.clone())
             .path_and_query(path.unwrap_or(PathAndQuery::from_static("/")));
         *request.uri_mut() = uri.build().map_err(|_| Refusal::BadRequest("its path is unclear"))?;
@@ -153,7 +178,7 @@ impl Upstream {
         }
         headers.append(header::VIA, HeaderValue::from_static("1.1 semel"));
         if let Some(Peer(address)) = peer {
-            append(headers, FORWARDED_FOR, &address.to_string(), ", ");
+            append(headers, FORWARDED_FOR, &address.to_string());
         }
         Ok(())
     }
@@ -162,10 +187,17 @@ impl Upstream {
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-fn client(settings: Settings) -> Client<HttpConnector, Body<Incoming>> {
+fn client(settings: Settings, tls: &ClientConfig) -> HttpClient {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(settings.connect_timeout));
+    connector.enforce_http(false);
+    let builder = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http();
+    let connector = if settings.http2 {
+        builder.enable_http2().wrap_connector(connector)
+    } else {
+        builder.enable_http1().wrap_connector(connector)
+    };
     // A request is sent again over another connection only if nothing of it was sent.
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
@@ -233,9 +265,10 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-fn append(headers: &mut HeaderMap, name: HeaderName, value: &str, between: &str) {
+/// Adds to a list: to what came before, in one line.
+fn append(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     let before = headers.get_all(&name).iter().filter_map(|line| line.to_str().ok());
-    let joined = before.chain([value]).collect::<Vec<_>>().join(between);
+    let joined = before.fold(String::new(), |joined, line| joined + line + ", ") + value;
     if let Ok(joined) = HeaderValue::from_str(&joined) {
         headers.insert(name, joined);
     }

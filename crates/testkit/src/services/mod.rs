@@ -152,11 +152,31 @@ pub(crate) fn announce(line: &str) {
 /// When `CI` is `true` and there is none.
 #[must_use]
 pub fn browser_driver() -> Option<PathBuf> {
+    program("chromium", "chromedriver")
+}
+
+/// A program that runs another at a time of day of one's own; nothing when there is none, which is
+/// reported as by [`service()`].
+///
+/// ```no_run
+/// # use semel_testkit::services::faketime;
+/// let Some(faketime) = faketime() else { return };
+/// std::process::Command::new(faketime).args(["-f", "+10m", "date"]).status().unwrap();
+/// ```
+///
+/// # Panics
+/// When `CI` is `true` and there is none.
+#[must_use]
+pub fn faketime() -> Option<PathBuf> {
+    program("faketime", "faketime")
+}
+
+fn program(package: &str, name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let mut files = env::split_paths(&path).map(|folder| folder.join("chromedriver"));
+    let mut files = env::split_paths(&path).map(|folder| folder.join(name));
     let found = files.find(|file| file.exists());
     if found.is_none() {
-        report_missing("chromium", "there is no chromedriver");
+        report_missing(package, &format!("there is no {name}"));
     }
     found
 }

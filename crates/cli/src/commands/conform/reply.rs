@@ -66,6 +66,14 @@ impl Reply {
         self.header(MARKER) == Some("true")
     }
 
+    /// Whether the endpoint itself says that nothing was run, because it could not ask its store.
+    pub(super) fn is_of_no_store(&self) -> bool {
+        let content_type = self.header("content-type").unwrap_or_default();
+        self.status == 503
+            && content_type.starts_with("application/problem+json")
+            && self.header("retry-after").is_some()
+    }
+
     pub(super) fn is(&self, status: u16) -> Result<(), Wrong> {
         ensure(self.status == status, || format!("{self} where {status} is right"))
     }

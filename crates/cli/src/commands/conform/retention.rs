@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::probe::Probe;
+use super::probe::{Probe, ensure};
 use super::{Wrong, behaviours};
 
 behaviours! {
     79 until_the_end ["brief"] "an answer is replayed until shortly before its end";
     80 afterwards ["brief"] "after its end the key runs again, unmarked";
+    83 published ["brief"] "how long that is can be asked by OPTIONS";
 }
 
 async fn until_the_end(probe: Probe) -> Result<(), Wrong> {
@@ -29,4 +30,13 @@ async fn afterwards(probe: Probe) -> Result<(), Wrong> {
     second.is_first(201)?;
     probe.send(&call).await?.repeats(&second)?;
     probe.ran(2).await
+}
+
+async fn published(probe: Probe) -> Result<(), Wrong> {
+    let reply = probe.send(&probe.post("brief").method("OPTIONS")).await?;
+    let Some(told) = reply.header("idempotency-retention") else {
+        return Err(Wrong::Skipped("the answer has no Idempotency-Retention".into()));
+    };
+    let seconds = told.parse::<u64>();
+    ensure(seconds == Ok(6), || format!("it tells {told:?} s where 6 are right"))
 }

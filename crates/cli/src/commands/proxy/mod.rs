@@ -63,13 +63,14 @@ pub(crate) async fn run(options: &ProxyOptions) -> Result<Exit, Problem> {
 }
 
 fn proxy(settings: Settings, store: Arc<dyn IdempotencyStore>) -> Proxy {
-    let Settings { service, policy, observe, routes, .. } = settings;
+    let Settings { service, identity, policy, observe, routes, .. } = settings;
     let mut keys = IdempotencyLayer::new(store, policy);
     if observe {
         tracing::warn!("only observing: no request is held back");
         keys = keys.observing();
     }
     let proxy = Proxy::new(service, keys.clone());
+    let proxy = identity.into_iter().fold(proxy, Proxy::tls);
     routes.into_iter().fold(proxy, |proxy, (paths, policy)| match policy {
         Some(policy) => proxy.route(paths, keys.with_policy(policy)),
         None => proxy.pass(paths),

@@ -1,10 +1,11 @@
 //! What the command line and the file say together.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
 use semel_core::{Failure, Secret};
-use semel_http::proxy::{PathPattern, Upstream};
+use semel_http::proxy::{Identity, PathPattern, Upstream};
 use semel_http::{EncryptionKeys, Policy};
 
 use super::EFFECT;
@@ -21,6 +22,7 @@ pub(super) struct Settings {
     /// As it was written.
     pub(super) upstream: String,
     pub(super) service: Upstream,
+    pub(super) identity: Option<Identity>,
     pub(super) policy: Policy,
     pub(super) routes: Vec<(PathPattern, Option<Policy>)>,
     pub(super) observe: bool,
@@ -45,6 +47,13 @@ impl Settings {
         if file.upstream_http2 == Some(true) {
             service = service.http2();
         }
+        let ca_file = options.ca_file.as_ref().or(file.ca_file.as_ref());
+        if let Some(path) = ca_file {
+            service = read(path, "--ca-file", |pem| service.authorities(pem))?;
+        }
+        let certificate = options.certificate_file.clone().or(file.certificate_file);
+        let key = options.key_file.clone().or(file.key_file);
+        let identity = identity(certificate.as_deref(), key.as_deref())?;
         let admin = options.admin.or(file.admin).unwrap_or(local(9090));
         let is_open = options.admin_open || file.admin_open == Some(true);
         check_admin(admin, is_open)?;
@@ -59,12 +68,41 @@ impl Settings {
             store: said(store, "store", "redis://127.0.0.1:6379")?,
             upstream,
             service,
+            identity,
             policy,
             routes,
             observe: options.observe || file.observe == Some(true),
             grace: file.grace.unwrap_or(Duration::from_secs(30)),
         })
     }
+}
+
+/// What is shown to clients that speak TLS.
+fn identity(certificate: Option<&Path>, key: Option<&Path>) -> Result<Option<Identity>, Problem> {
+    match (certificate, key) {
+        (None, None) => Ok(None),
+        (Some(certificate), Some(key)) => {
+            let key = read(key, "--key-file", |pem| Ok(pem.to_vec()))?;
+            read(certificate, "--certificate-file", |pem| Identity::from_pem(pem, &key)).map(Some)
+        }
+        (Some(_), None) => said(None, "key-file", "/etc/semel/key.pem"),
+        (None, Some(_)) => said(None, "certificate-file", "/etc/semel/certificate.pem"),
+    }
+}
+
+/// Reads a file that an option names.
+fn read<T>(
+    path: &Path,
+    option: &str,
+    understand: impl FnOnce(&[u8]) -> Result<T, Failure>,
+) -> Result<T, Problem> {
+    let text = std::fs::read(path).map_err(|error| {
+        Failure::misconfigured("E-PROXY-FILE", "the file cannot be read")
+            .with_source(error)
+            .with_fix("check its path, and that this user may read it")
+    });
+    let place = format!("{option} {}", path.display());
+    text.and_then(|text| understand(&text)).map_err(|failure| Problem::new(failure, place, EFFECT))
 }
 
 fn local(port: u16) -> SocketAddr {

@@ -97,6 +97,34 @@ async fn the_proxy_conforms_on_sqlite() {
     proxies_conform(&sqlite(folder.path()), "").await;
 }
 
+/// Two proxies whose clocks are twenty minutes apart: only the store's is asked.
+async fn conforms_at_any_time(store: &str) {
+    let upstream = Fixture::start(fixture::Place::BehindProxy).await;
+    let arguments = ["--scope", "header:Conform-Tenant"];
+    let off_by =
+        |offset| Program::off_by(offset, &upstream.address, store, fixture::RULES, &arguments);
+    let (Some(early), Some(late)) = (off_by("-10m"), off_by("+10m")) else { return };
+    for (first, second) in [(&early, &late), (&late, &early)] {
+        let urls = [first, second].map(|it| format!("http://{}/conform", it.client.address));
+        // In progress, many leases, after a crash, for how long; and over both of them.
+        let output = conform(&["--only", "21,44,49,52,59,79,80", &urls[0], &urls[1]]).await;
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("7 passed, 0 failed, 0 skipped"), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clocks_that_differ_make_no_difference_on_redis() {
+    let Some(store) = redis() else { return };
+    conforms_at_any_time(&store).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clocks_that_differ_make_no_difference_on_postgres() {
+    let Some(store) = postgres().await else { return };
+    conforms_at_any_time(&store).await;
+}
+
 /// Without keys in front of it, the kit finds what is missing: it can fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_without_keys_does_not_conform() {

@@ -1,0 +1,1 @@
+alter table semel.keys drop column claimant;

@@ -1,0 +1,78 @@
+//! A thread per core, each with a runtime of its own.
+
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use hyper_util::rt::TokioExecutor;
+use hyper_util::server::conn::auto::Builder;
+use tokio::net::TcpStream;
+use tokio::runtime::{self, Handle};
+use tokio::sync::oneshot;
+
+use super::Proxy;
+use super::serve::Client;
+
+/// Threads that attend to clients; they end with this value, and so does what they do.
+pub(super) struct Workers {
+    all: Vec<Worker>,
+    next: AtomicUsize,
+}
+
+struct Worker {
+    /// Has connections of its own to the upstream.
+    proxy: Arc<Proxy>,
+    runtime: Handle,
+    /// The thread ends when this is gone; none for the runtime of whoever serves.
+    _thread: Option<oneshot::Sender<()>>,
+}
+
+impl Workers {
+    pub(super) fn start(proxy: &Proxy) -> Self {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let mut all: Vec<_> = (0..cores).filter_map(|_| Worker::start(proxy)).collect();
+        if all.is_empty() {
+            all.push(Worker {
+                proxy: Arc::new(proxy.apart()),
+                runtime: Handle::current(),
+                _thread: None,
+            });
+        }
+        Self { all, next: AtomicUsize::new(0) }
+    }
+
+    /// Lets the next in turn attend to a client.
+    pub(super) fn attend(&self, client: Client, builder: &Builder<TokioExecutor>) {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.all.len();
+        let Worker { proxy, runtime, .. } = &self.all[turn];
+        let (proxy, builder) = (Arc::clone(proxy), builder.clone());
+        let Client { stream, peer, watcher, stopped } = client;
+        // Events of a connection reach the thread that registered it.
+        let Ok(stream) = stream.into_std() else { return };
+        runtime.spawn(async move {
+            let Ok(stream) = TcpStream::from_std(stream) else { return };
+            Client { stream, peer, watcher, stopped }.attend(proxy, builder).await;
+        });
+    }
+}
+
+impl Worker {
+    /// None, if the system gives no thread.
+    fn start(proxy: &Proxy) -> Option<Self> {
+        let ((thread, ended), (tell, told)) = (oneshot::channel(), mpsc::channel());
+        let run = move || match runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => {
+                tell.send(runtime.handle().clone()).ok();
+                runtime.block_on(ended).ok();
+                // A name that is looked up, say, must not keep anybody waiting.
+                runtime.shutdown_background();
+            }
+            Err(error) => tracing::warn!(%error, "a core cannot be used"),
+        };
+        let started = thread::Builder::new().name("semel-proxy".into()).spawn(run);
+        started.map_err(|error| tracing::warn!(%error, "a core cannot be used")).ok()?;
+        let runtime = told.recv().ok()?;
+        Some(Self { proxy: Arc::new(proxy.apart()), runtime, _thread: Some(thread) })
+    }
+}
