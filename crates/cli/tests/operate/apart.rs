@@ -16,7 +16,13 @@ fn endpoint(is_back: &Arc<AtomicBool>) -> String {
     thread::spawn(move || {
         for connection in listener.incoming() {
             let mut connection = connection.unwrap();
-            connection.read(&mut [0; 8192]).ok();
+            let (mut request, mut part) = (Vec::new(), [0; 8192]);
+            while !request.ends_with(b"{}") {
+                match connection.read(&mut part).unwrap_or(0) {
+                    0 => break,
+                    bytes => request.extend_from_slice(&part[..bytes]),
+                }
+            }
             let is_back = is_back.load(Ordering::SeqCst);
             let status = if is_back { "204 No Content" } else { "301 Moved Permanently" };
             let head = "location: /new\r\ncontent-length: 0\r\nconnection: close";

@@ -372,9 +372,9 @@ where
     ) -> Result<(), HandlerError> {
         let by_position = claims.cover(message);
         if by_position {
-            self.refuse_replayed(message)?
+            self.refuse_replayed(message)?;
         } else {
-            self.refuse_old(message, origin)?
+            self.refuse_old(message, origin)?;
         }
         let result = self.handle(tx, message).await?;
         if !result.is_empty() && !by_position {
