@@ -213,8 +213,8 @@ macro_rules! consumers {
 
                 // An owner and one that does not know yet that it is none.
                 let more = logged(14..=60);
-                let both =
-                    async { tokio::join!(consumer().publish(&more), consumer().publish(&more)) };
+                let (owner, late) = (consumer(), consumer());
+                let both = async { tokio::join!(owner.publish(&more), late.publish(&more)) };
                 let (one, other) = timeout(Duration::from_secs(60), both).await.unwrap();
                 assert!(one.all_confirmed() && other.all_confirmed(), "{one:?} {other:?}");
                 assert_eq!(count(&store).await, 59);

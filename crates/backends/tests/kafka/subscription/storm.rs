@@ -74,7 +74,8 @@ async fn storm(by: By) {
 
 /// Publishes the next number of every lane, again and again; how many.
 async fn publish(group: &Group, by: By, storm: Duration) -> u64 {
-    let once = config(&group.brokers).connect_exactly_once(&group.topic, Share::WHOLE);
+    let config = config(&group.brokers);
+    let once = config.connect_exactly_once(&group.topic, Share::WHOLE);
     let once = if by == By::Positions { Some(once.await.unwrap()) } else { None };
     let (began, mut pace) = (Instant::now(), interval(Duration::from_millis(50)));
     let mut published = 0;
