@@ -14,7 +14,7 @@ prepare() {
   server=(mariadbd --no-defaults --datadir="$dir/data" --tmpdir="$dir/tmp" --user="$user"
     --bind-address=127.0.0.1 --port="$port"
     --socket=mariadb.sock --pid-file=mariadb.pid
-    --max-connections=300 --character-set-server=utf8mb4
+    --max-connections=1000 --character-set-server=utf8mb4
     --server-id=1 --log-bin=binlog --binlog-format=ROW --binlog-row-metadata=FULL)
   ! without_sync || server+=(--innodb-flush-log-at-trx-commit=2)
 }

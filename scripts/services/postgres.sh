@@ -15,7 +15,7 @@ prepare() {
   cat >>data/postgresql.conf <<'END'
 listen_addresses = '127.0.0.1'
 unix_socket_directories = ''
-max_connections = 300
+max_connections = 1000
 wal_level = logical
 max_replication_slots = 50
 max_wal_senders = 50
