@@ -177,7 +177,7 @@ fn product_sources() -> Vec<(PathBuf, String)> {
 
 fn sources() -> Vec<(PathBuf, String)> {
     let mut found = Vec::new();
-    for folder in ["src", "tests", "crates"] {
+    for folder in ["src", "tests", "crates", "examples"] {
         collect(&root().join(folder), &mut found);
     }
     assert!(found.len() > 50, "the sources are not where they were");

@@ -1,12 +1,13 @@
 //! The documentation says what the code says.
 
-#![allow(clippy::unwrap_used, reason = "test code: a panic is how it reports")]
+#![allow(clippy::panic, clippy::unwrap_used, reason = "test code: a panic is how it reports")]
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
+use cargo_metadata::MetadataCommand;
 use semel::telemetry;
 
 /// So that `semel explain` knows every code that a user can meet.
@@ -44,6 +45,23 @@ fn codes_below(folder: &Path, codes: &mut BTreeSet<String>) {
             };
             codes.extend(strings.filter(is_code).map(str::to_owned));
         }
+    }
+}
+
+/// A reader can type it as it stands.
+#[test]
+fn the_command_of_the_order_service_is_told_as_it_is() {
+    let metadata = MetadataCommand::new().no_deps().exec().unwrap();
+    let mut targets = metadata.packages.iter().flat_map(|package| &package.targets);
+    let example = targets.find(|target| target.is_example() && target.name == "orders").unwrap();
+    let features = example.required_features.join(",");
+    let command = format!("cargo run --example orders --features {features} -- redis");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for file in ["README.md", "docs/consumers.md", "examples/orders/main.rs"] {
+        assert!(
+            fs::read_to_string(root.join(file)).unwrap().contains(&command),
+            "{file}: {command}"
+        );
     }
 }
 
@@ -86,4 +104,67 @@ fn dashboards_and_alerts_name_only_metrics_that_exist() {
     let dashboard = fs::read_to_string(packaging.join("grafana/semel.json")).unwrap();
     let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
     assert!(dashboard["panels"].as_array().unwrap().len() >= 8);
+}
+
+/// What the recipes of packages name is there: a package that is made once a year must not be the one
+/// to find out.
+#[test]
+fn the_debian_package_names_only_files_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec().unwrap();
+    let cli = metadata.packages.iter().find(|package| package.name == "semel-cli").unwrap();
+    let (folder, deb) = (root.join("crates/cli"), &cli.metadata["deb"]);
+    let mut installed = BTreeSet::new();
+    for asset in deb["assets"].as_array().unwrap() {
+        let [from, to, mode] = [0, 1, 2].map(|place| asset[place].as_str().unwrap());
+        let is_built = from == "target/release/semel";
+        assert!(is_built || folder.join(from).is_file(), "cargo-deb: there is no {from}");
+        assert!(u32::from_str_radix(mode, 8).is_ok_and(|mode| mode & 0o022 == 0), "{from}: {mode}");
+        let name = Path::new(from).file_name().unwrap().to_str().unwrap();
+        installed.insert(if to.ends_with('/') { format!("/{to}{name}") } else { format!("/{to}") });
+    }
+    for file in deb["conf-files"].as_array().unwrap() {
+        assert!(installed.contains(file.as_str().unwrap()), "{file} is not installed");
+    }
+    for feature in deb["features"].as_array().unwrap() {
+        assert!(cli.features.contains_key(feature.as_str().unwrap()), "no feature {feature}");
+    }
+    for unit in deb["systemd-units"].as_array().unwrap() {
+        let [scripts, name] = ["unit-scripts", "unit-name"].map(|key| unit[key].as_str().unwrap());
+        let text =
+            fs::read_to_string(folder.join(scripts).join(format!("{name}.service"))).unwrap();
+        let starts = text.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        for path in starts.split(' ').filter(|word| word.starts_with('/')) {
+            assert!(installed.contains(path), "{name}.service: {path} is not installed");
+        }
+    }
+}
+
+#[test]
+fn the_image_and_its_neighbours_name_only_files_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docker = root.join("packaging/docker");
+    let recipe = fs::read_to_string(docker.join("Dockerfile")).unwrap();
+    let builds = recipe.lines().find(|line| line.contains("cargo build")).unwrap();
+    assert!(builds.contains("--package semel-cli") && builds.contains("--features full"));
+    let compose = fs::read_to_string(docker.join("compose.yaml")).unwrap();
+    let mounted = compose.lines().filter_map(|line| line.trim().strip_prefix("- ./"));
+    let mounted: Vec<_> = mounted.filter_map(|line| line.split(':').next()).collect();
+    assert_eq!(mounted, ["semel.toml"]);
+    assert!(mounted.iter().all(|file| docker.join(file).is_file()), "{mounted:?}");
+    let built: Vec<_> = compose.lines().filter(|line| line.contains("dockerfile:")).collect();
+    let [built] = built[..] else { panic!("{built:?}") };
+    let value = |key: &str| built.split_once(key).unwrap().1.split([',', ' ', '}']).next().unwrap();
+    let context = docker.join(value("context: "));
+    assert!(context.join(value("dockerfile: ")).is_file(), "{built}");
+    for line in text_lines(&compose, "docker compose -f ") {
+        assert!(root.join(line.split(' ').next().unwrap()).is_file(), "{line}");
+    }
+    for line in text_lines(&recipe, "docker build -f ") {
+        assert!(root.join(line.split(' ').next().unwrap()).is_file(), "{line}");
+    }
+}
+
+fn text_lines<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
+    text.lines().filter_map(move |line| Some(line.split_once(before)?.1))
 }

@@ -16,6 +16,7 @@ prepare() {
     --socket=mariadb.sock --pid-file=mariadb.pid
     --max-connections=300 --character-set-server=utf8mb4
     --server-id=1 --log-bin=binlog --binlog-format=ROW --binlog-row-metadata=FULL)
+  ! without_sync || server+=(--innodb-flush-log-at-trx-commit=2)
 }
 
 ready() {

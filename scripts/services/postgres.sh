@@ -21,6 +21,11 @@ max_replication_slots = 50
 max_wal_senders = 50
 max_prepared_transactions = 50
 END
+  if without_sync; then
+    say "fsync = off"
+  else # as the manual advises: a quarter of the memory
+    say "shared_buffers = $(awk '/^MemTotal/ { print int($2 / 4) }' /proc/meminfo)kB"
+  fi >>data/postgresql.conf
   server=("${as[@]}" postgres -D data -p "$port")
 }
 

@@ -1,19 +1,25 @@
 //! What each strategy of a consumer costs over the bare transaction of its handler, on PostgreSQL, in one run:
-//! ids, a version per aggregate, a unique constraint; and how the tables grow.
+//! ids, positions, a version per aggregate, a unique constraint; and how the tables grow.
 //! `cargo bench -p semel-backends --features postgres --bench consume`
 //!
-//! The handler inserts one row. Arguments: messages per round (20000), rounds (5). The server is that of
-//! `SEMEL_TEST_POSTGRES_URL`, in a database of its own.
+//! The handler inserts one row. Argument: messages of each strategy (100000; a tenth where each is a transaction).
+//! Transactions of all strategies come in turn, and their medians are compared. Then one table after the other grows by
+//! a million messages (`SEMEL_BENCH_GROWTH`). The server is that of `SEMEL_TEST_POSTGRES_URL`, in a database of its own.
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use semel_backends::once::OrAlreadyApplied;
-use semel_backends::postgres::{PgPool, Postgres, PostgresConfig, PostgresStore, Transaction};
+use semel_backends::postgres::{
+    PgPool, Postgres, PostgresConfig, PostgresInbox, PostgresStore, Transaction,
+};
+use semel_core::delivery::Log;
 use semel_core::marks::apply_if_version;
-use semel_core::{Event, EventId, HandlerError, Message, Sink};
+use semel_core::{Event, EventId, Failure, HandlerError, Message, Position, Publication, Sink};
 use semel_relay::{Consumer, Handler, handler_fn};
 
 type Outcomes<T> = Result<T, Box<dyn Error>>;
@@ -26,20 +32,31 @@ enum Strategy {
     Bare,
     Ids,
     IdsAndLetters,
+    /// One mark per partition, and letters, which it needs.
+    Positions,
     /// One mark per aggregate, without ids.
     Version,
     /// The handler's own constraint, without ids.
     Unique,
 }
 
-const ALL: [Strategy; 5] =
-    [Strategy::Bare, Strategy::Ids, Strategy::IdsAndLetters, Strategy::Version, Strategy::Unique];
+const ALL: [Strategy; 6] = [
+    Strategy::Bare,
+    Strategy::Ids,
+    Strategy::IdsAndLetters,
+    Strategy::Positions,
+    Strategy::Version,
+    Strategy::Unique,
+];
+
+/// What a strategy of the consumer remembers, and where.
+const GROWING: [(Strategy, &str); 2] =
+    [(Strategy::Ids, "semel.inbox"), (Strategy::Positions, "semel.marks")];
 
 #[tokio::main]
 async fn main() -> Outcomes<()> {
     let mut numbers = std::env::args().filter_map(|argument| argument.parse::<usize>().ok());
-    let count = numbers.next().unwrap_or(20_000);
-    let rounds = numbers.next().unwrap_or(5);
+    let count = numbers.next().unwrap_or(100_000);
     let Ok(server) = std::env::var("SEMEL_TEST_POSTGRES_URL") else {
         println!("set SEMEL_TEST_POSTGRES_URL: ./dev services env");
         return Ok(());
@@ -55,59 +72,69 @@ async fn main() -> Outcomes<()> {
     run(store.pool(), schema.to_owned()).await?;
     for batch in [100, 1] {
         let count = if batch == 1 { count / 10 } else { count };
-        compare(&store, count, batch, rounds).await?;
+        compare(&store, count, batch).await?;
     }
-    growth(&store).await?;
+    let growth = std::env::var("SEMEL_BENCH_GROWTH").ok().and_then(|n| n.parse().ok());
+    for (strategy, table) in GROWING {
+        grow(&store, strategy, table, growth.unwrap_or(1_000_000)).await?;
+    }
     store.close().await;
     run(&admin, format!("drop database {name} with (force)")).await
 }
 
-async fn compare(store: &PostgresStore, count: usize, batch: usize, rounds: usize) -> Outcomes<()> {
-    let mut times = vec![Vec::new(); ALL.len()];
-    for round in 0..=rounds {
-        for (strategy, times) in ALL.into_iter().zip(&mut times) {
-            let time = measure(store, strategy, count, batch, round).await?;
-            // The first round only warms up.
-            if round > 0 {
-                times.push(time);
+/// Transactions of all strategies in turn, so that each has the same company; how long each took.
+async fn compare(store: &PostgresStore, count: usize, batch: usize) -> Outcomes<()> {
+    let consumers = ALL.map(|strategy| consumer(store, strategy, insert()));
+    let mut times = ALL.map(|_| Vec::new());
+    for turn in 0..count.div_ceil(batch) {
+        for place in 0..ALL.len() {
+            let number = (place + turn) % ALL.len();
+            let messages: Vec<_> =
+                (0..batch).map(|place| message(turn * batch + place, 101 - batch)).collect();
+            let began = Instant::now();
+            let all_confirmed = match &consumers[number] {
+                Some(consumer) => consumer.publish(&messages).await.all_confirmed(),
+                None => by_hand(store, ALL[number], &messages).await?,
+            };
+            if !all_confirmed {
+                return Err("a message was not confirmed".into());
             }
+            times[number].push(began.elapsed());
         }
     }
-    let medians: Vec<_> = times.into_iter().map(median).collect();
-    for (strategy, time) in ALL.into_iter().zip(&medians) {
-        let (rate, bare) = (count as f64 / time.as_secs_f64(), medians[0].as_secs_f64());
-        let cost = (time.as_secs_f64() / bare - 1.0) * 100.0;
-        println!("{batch:>3} a transaction, {strategy:?}: {rate:.0} messages/s, {cost:+.1} %");
+    times.iter_mut().for_each(|times| times.sort_unstable());
+    for (strategy, own) in ALL.into_iter().zip(&times) {
+        let at = |times: &[Duration], tenth: usize| times[times.len() * tenth / 10].as_secs_f64();
+        let share = |tenth| at(&times[0], tenth) / at(own, tenth);
+        let rate = batch as f64 / at(own, 5);
+        println!(
+            "{batch:>3} a transaction, {strategy:?}: {rate:.0} messages/s, {:.2} of bare; {:.2} of the fastest tenth",
+            share(5),
+            share(1)
+        );
     }
     Ok(())
 }
 
-async fn measure(
+/// None when it is done by hand.
+fn consumer<H: Handler<Tx>>(
     store: &PostgresStore,
     strategy: Strategy,
-    count: usize,
-    batch: usize,
-    round: usize,
-) -> Outcomes<Duration> {
-    let messages: Vec<_> = (0..count).map(|number| message(number, round)).collect();
-    let consumer = Consumer::new("payments", store.inbox(), insert());
-    let with_letters = Consumer::builder("payments", store.inbox())
-        .dead_letters(store.letters())
-        .build_with(insert());
-    let began = Instant::now();
-    for batch in messages.chunks(batch) {
-        let all_confirmed = match strategy {
-            Strategy::Ids => consumer.publish(batch).await.all_confirmed(),
-            Strategy::IdsAndLetters => with_letters.publish(batch).await.all_confirmed(),
-            Strategy::Bare | Strategy::Version | Strategy::Unique => {
-                by_hand(store, strategy, batch).await?
-            }
-        };
-        if !all_confirmed {
-            return Err("a message was not confirmed".into());
+    handler: H,
+) -> Option<Consumer<PostgresInbox, H>> {
+    match strategy {
+        Strategy::Ids => Some(Consumer::new("payments", store.inbox(), handler)),
+        Strategy::IdsAndLetters => {
+            let builder = Consumer::builder("payments", store.inbox());
+            Some(builder.dead_letters(store.letters()).build_with(handler))
         }
+        Strategy::Positions => {
+            let builder = Consumer::builder("payments", store.inbox());
+            let builder = builder.dead_letters(store.letters()).by_position(store.marks());
+            Some(builder.build_with(handler))
+        }
+        Strategy::Bare | Strategy::Version | Strategy::Unique => None,
     }
-    Ok(began.elapsed())
 }
 
 /// Without an inbox.
@@ -160,32 +187,62 @@ fn row<'q>(sql: &'static str, message: &'q Message) -> Query<'q> {
     sqlx::query(sql).bind(event.aggregate_id.as_str()).bind(number).bind(event.id.as_uuid())
 }
 
-/// A thousand aggregates, whose versions rise.
+/// A thousand aggregates, whose versions rise, in one partition.
 fn message(number: usize, round: usize) -> Message {
     let version = (round * 1_000_000 + number) as u64;
     let event = Event::new("order", (number % 1_000).to_string(), "OrderPlaced");
-    Message::first("orders", event.with_sequence(version))
+    let mut message = Message::first("orders", event.with_sequence(version));
+    message.publication = Publication::First;
+    message.position = Some(Position { log: Arc::new(Orders), offset: version });
+    message
 }
 
-/// How much a message leaves behind.
-async fn growth(store: &PostgresStore) -> Outcomes<()> {
-    for table in ["semel.inbox", "semel.marks"] {
-        let (rows, bytes): (i64, i64) = sqlx::query_as(sqlx::AssertSqlSafe(format!(
-            "select count(*), pg_total_relation_size('{table}') from {table}"
-        )))
-        .fetch_one(store.pool())
-        .await?;
-        println!("{table}: {rows} rows, {:.1} MB with indexes", bytes as f64 / 1e6);
+/// A partition that is read once, so that nobody asks for its end.
+#[derive(Debug)]
+struct Orders;
+
+#[async_trait]
+impl Log for Orders {
+    fn name(&self) -> &str {
+        "orders/0"
     }
+
+    async fn end(&self) -> Result<u64, Failure> {
+        Ok(u64::MAX)
+    }
+}
+
+/// What so many messages leave behind, whose handler does nothing.
+async fn grow(
+    store: &PostgresStore,
+    strategy: Strategy,
+    table: &str,
+    count: usize,
+) -> Outcomes<()> {
+    const BATCH: usize = 1000;
+    let nothing = handler_fn(|_: &mut Tx, _: &Message| Box::pin(async { Ok(Default::default()) }));
+    let consumer = consumer(store, strategy, nothing).ok_or("a strategy of the consumer")?;
+    run(store.pool(), format!("truncate {table}")).await?;
+    let began = Instant::now();
+    for first in (0..count).step_by(BATCH) {
+        let batch: Vec<_> = (first..count.min(first + BATCH)).map(|n| message(n, 1_000)).collect();
+        if !consumer.publish(&batch).await.all_confirmed() {
+            return Err("a message was not confirmed".into());
+        }
+    }
+    let took = began.elapsed().as_secs_f64();
+    let sql = format!("select count(*), pg_total_relation_size('{table}') from {table}");
+    let (rows, bytes): (i64, i64) =
+        sqlx::query_as(sqlx::AssertSqlSafe(sql)).fetch_one(store.pool()).await?;
+    let (megabytes, each) = (bytes as f64 / 1e6, bytes as f64 / count as f64);
+    println!(
+        "{count} messages, {strategy:?}: {rows} rows, {megabytes:.1} MB with indexes, {each:.1} bytes a message, \
+         {took:.0} s"
+    );
     Ok(())
 }
 
 async fn run(pool: &PgPool, sql: String) -> Outcomes<()> {
     sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(pool).await?;
     Ok(())
-}
-
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times[times.len() / 2]
 }

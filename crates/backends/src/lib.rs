@@ -18,6 +18,7 @@
 //! | `sink`, `subscription` | the two ends of a broker |
 //! | `error` | which error of the client library is which [`Fault`](semel_core::Fault) |
 
+mod arrival;
 #[cfg(feature = "aws")]
 pub mod aws;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
@@ -73,3 +74,5 @@ mod watermark;
 mod waves;
 #[cfg(feature = "webhook")]
 pub mod webhook;
+
+pub use arrival::Arrival;

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 
 use crate::event::Event;
@@ -62,12 +63,17 @@ pub struct Message {
     pub event: Arc<Event>,
     /// 1 for the first attempt. An outage does not count.
     pub attempt: u32,
+    /// Whether it was published before. For a consumer: what its publisher said of it.
+    pub publication: Publication,
+    /// For a consumer: where it stands in the log that it was read from, if it was one.
+    pub position: Option<Position>,
 }
 
 impl Message {
     /// The first attempt at an event.
     pub fn first(topic: impl Into<Topic>, event: impl Into<Arc<Event>>) -> Self {
-        Self { topic: topic.into(), key: None, event: event.into(), attempt: 1 }
+        let (topic, event, publication) = (topic.into(), event.into(), Publication::default());
+        Self { topic, key: None, event, attempt: 1, publication, position: None }
     }
 
     /// What the broker keeps together and in order, where it has keys: the aggregate id, unless the
@@ -76,6 +82,60 @@ impl Message {
     pub fn key(&self) -> &str {
         self.key.as_deref().unwrap_or(&self.event.aggregate_id)
     }
+}
+
+/// Whether an event was published before, as far as that is known.
+///
+/// A source that knows says so; a sink that puts every event into its log once tells its readers,
+/// so that they can go by [positions](Position).
+///
+/// ```
+/// # use semel_core::delivery::Publication;
+/// assert_eq!(Publication::default(), Publication::Unknown);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Publication {
+    /// Nobody knows: a copy of it may be anywhere.
+    #[default]
+    Unknown,
+    /// It was not; at most an attempt of unknown outcome was made. For a consumer: it is in its log
+    /// once.
+    First,
+    /// It was, and an operator wants it published again.
+    Again,
+}
+
+/// Where a message stands in the log that it was read from: a partition of a topic.
+#[derive(Clone, Debug)]
+pub struct Position {
+    /// The log.
+    pub log: Arc<dyn Log>,
+    /// Its place there. Places rise, not always by one, and whoever reads the log again finds it at
+    /// the same one.
+    pub offset: u64,
+}
+
+impl Position {
+    /// The log as a scope of [`Marks`](crate::Marks): no two logs share one, no
+    /// [lane](crate::Lane::scope) has it, and none is longer than 255 characters.
+    #[must_use]
+    pub fn scope(&self) -> String {
+        let scope = format!("log:{}", self.log.name());
+        if scope.len() <= 255 { scope } else { format!("log:{}", blake3::hash(scope.as_bytes())) }
+    }
+}
+
+/// A log of messages, as those who read it know it.
+#[async_trait]
+pub trait Log: fmt::Debug + Send + Sync {
+    /// Its name: the same for all who read it, and no two logs of the world have the same one.
+    fn name(&self) -> &str;
+
+    /// Where it ends at present: above all offsets.
+    ///
+    /// # Errors
+    /// `Unavailable` when nobody answers.
+    async fn end(&self) -> Result<u64, Failure>;
 }
 
 /// What a source hands out: a message, and the receipt to settle it by.

@@ -49,6 +49,21 @@ pub trait InboxStore: Send + Sync {
     /// `Unavailable` when the store cannot be reached.
     fn begin(&self) -> impl Future<Output = Result<Self::Tx<'static>, Failure>> + Send;
 
+    /// Opens a transaction for a consumer that is about to record `ids` in it, and does so if that
+    /// saves a round trip; says whether it did, which means that all of them were new. If not, the
+    /// transaction is empty and the ids are for the caller to record. By default it never does.
+    ///
+    /// # Errors
+    /// As of [`begin`](Self::begin).
+    fn begin_with(
+        &self,
+        consumer: &str,
+        ids: &[EventId],
+    ) -> impl Future<Output = Result<(Self::Tx<'static>, bool), Failure>> + Send {
+        let _ = (consumer, ids);
+        async { Ok((self.begin().await?, false)) }
+    }
+
     /// Records `id` for `consumer` in the caller's transaction; says whether it was new.
     ///
     /// # Errors

@@ -64,6 +64,12 @@ impl fmt::Display for Lane<'_> {
 pub struct LaneKey(pub u64);
 
 impl LaneKey {
+    /// All messages of a log as one lane.
+    #[must_use]
+    pub fn of_log(name: &str) -> Self {
+        Self(xxh3_64_with_seed(name.as_bytes(), 1))
+    }
+
     /// Which of `count` partitions the lane belongs to.
     #[must_use]
     pub fn partition(self, count: u32) -> u32 {

@@ -53,7 +53,9 @@ pub mod wire;
 
 pub use admin::AdminStore;
 pub use clock::{Clock, SystemClock};
-pub use delivery::{Delivery, Holding, Message, Outcome, Receipt, Settlement, Topic};
+pub use delivery::{
+    Delivery, Holding, Message, Outcome, Position, Publication, Receipt, Settlement, Topic,
+};
 pub use event::{Event, EventId, Headers, Payload};
 pub use failure::{Failure, Fault};
 pub use handling::HandlerError;

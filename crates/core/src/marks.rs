@@ -15,10 +15,11 @@ use crate::inbox::Processed;
 /// **Order.** Of two transactions that touch the same mark, the second waits until the first ends,
 /// and then sees it.
 ///
-/// **Durability.** A mark is raised if, and only if, the transaction commits. It never falls.
+/// **Durability.** A mark is moved if, and only if, the transaction commits.
 ///
 /// ```
 /// use semel_core::Marks;
+/// use semel_core::marks::Step;
 /// use semel_core::memory::MemoryDatabase;
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -27,6 +28,9 @@ use crate::inbox::Processed;
 /// assert!(database.advance(&mut tx, "payments", "order/42", 3).await?);
 /// assert!(!database.advance(&mut tx, "payments", "order/42", 3).await?, "not above it");
 /// assert_eq!(database.mark(&mut tx, "payments", "order/42").await?, Some(3));
+/// let step = Step { scope: "order/42", from: 3, to: 9 };
+/// assert_eq!(database.step_all(&mut tx, "payments", &[step]).await?, [true]);
+/// assert_eq!(database.step_all(&mut tx, "payments", &[step]).await?, [false], "it is at 9");
 /// # Ok::<(), semel_core::Failure>(()) }).unwrap();
 /// ```
 #[async_trait]
@@ -48,6 +52,35 @@ pub trait Marks<Tx>: Send + Sync {
         scope: &str,
         to: u64,
     ) -> Result<bool, Failure>;
+
+    /// Moves each mark to `to` that is at `from`; says of each step whether it was. No scope comes
+    /// twice.
+    ///
+    /// # Errors
+    /// As of [`mark`](Self::mark).
+    async fn step_all(
+        &self,
+        tx: &mut Tx,
+        consumer: &str,
+        steps: &[Step<'_>],
+    ) -> Result<Vec<bool>, Failure>;
+}
+
+/// A mark that moves, if it is where it is thought to be.
+///
+/// ```
+/// # use semel_core::marks::Step;
+/// let step = Step { scope: "orders/0", from: 7, to: 107 };
+/// assert!(step.to > step.from);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// What the mark is of.
+    pub scope: &'a str,
+    /// Where it is.
+    pub from: u64,
+    /// Where it goes.
+    pub to: u64,
 }
 
 /// Runs `effect` in the caller's transaction if `version` is newer than what `consumer` applied last

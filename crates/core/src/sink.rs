@@ -9,10 +9,11 @@ use async_trait::async_trait;
 use crate::delivery::Message;
 use crate::event::EventId;
 use crate::failure::Failure;
+use crate::lane::LaneKey;
 
 /// Publishes messages, and says of each one what became of it.
 ///
-/// **Order.** Messages of one lane take effect in the order of the batch. Within a lane, message
+/// **Order.** Messages of one [lane](Self::lane) take effect in the order of the batch. Within a lane, message
 /// k+1 is never confirmed when k was not: after a failure the rest of that lane must not become
 /// visible, and is [`Verdict::Behind`] (a failure there means the same). Other lanes go on.
 ///
@@ -77,6 +78,12 @@ pub trait Sink: Send + Sync {
     fn is_effect(&self) -> bool {
         false
     }
+
+    /// What must stay in order with this message. The default is its aggregate; whoever says else
+    /// must keep the messages of an aggregate together.
+    fn lane(&self, message: &Message) -> LaneKey {
+        message.event.lane_key()
+    }
 }
 
 #[async_trait]
@@ -103,6 +110,10 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 
     fn is_effect(&self) -> bool {
         self.as_ref().is_effect()
+    }
+
+    fn lane(&self, message: &Message) -> LaneKey {
+        self.as_ref().lane(message)
     }
 }
 

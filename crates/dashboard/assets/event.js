@@ -73,7 +73,8 @@ export const event = async (root, context, { rest: id }) => {
         ["aggregate", h("a", { href: context.link("events", "", { q: lane }) }, found.aggregate_type + " " + found.aggregate_id)],
         ["id", h("code", {}, found.id)],
         ["pipeline", context.pipeline],
-        ["show in a terminal", h("code", {}, "semel events show " + found.id)],
+        ["show in a terminal", h("code", {}, "semel events show " + found.id +
+          (context.overview.pipelines.length > 1 ? " --pipeline " + context.pipeline : ""))],
       ]))),
     h("section", { class: "card block" }, h("h2", { class: "head" }, "Payload and headers"), content(context, found)));
 };

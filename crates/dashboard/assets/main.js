@@ -71,6 +71,13 @@ const render = async () => {
   if (mine === turn) show(at("main"), root);
 };
 
+// On a narrow screen the pages are beside each other, and not all of them in sight.
+const bringIntoSight = () => {
+  const [nav, now] = [at("nav"), document.querySelector("#nav [aria-current]")];
+  if (now) nav.scrollLeft = now.offsetLeft - nav.offsetLeft - (nav.clientWidth - now.offsetWidth) / 2;
+};
+addEventListener("resize", bringIntoSight);
+
 // Only what differs is changed: what has the focus keeps it.
 const frame = (current) => {
   if (!at("nav").firstChild) {
@@ -79,8 +86,11 @@ const frame = (current) => {
   }
   for (const [id] of PAGES) {
     at("to-" + id).setAttribute("href", link(id));
-    if (id === current) at("to-" + id).setAttribute("aria-current", "page");
-    else at("to-" + id).removeAttribute("aria-current");
+    if (id !== current) at("to-" + id).removeAttribute("aria-current");
+    else if (!at("to-" + id).hasAttribute("aria-current")) {
+      at("to-" + id).setAttribute("aria-current", "page");
+      bringIntoSight();
+    }
   }
   const letters = context.summary()?.states?.dead || 0;
   const count = at("to-dead").querySelector(".count");

@@ -27,11 +27,16 @@ pub(crate) enum Level {
 /// The worst that can be said of one of the pipelines, or that all is well.
 pub(crate) fn health<'a>(tracks: impl Iterator<Item = (&'a str, &'a Track)>) -> Health {
     let all: Vec<_> = tracks.collect();
-    let worst = all
-        .iter()
-        .filter_map(|(name, track)| complaint(name, track))
-        .max_by_key(|(level, _)| *level);
+    let complaints: Vec<_> =
+        all.iter().filter_map(|(name, track)| complaint(name, track)).collect();
+    let others = match complaints.len() {
+        0 | 1 => ".".to_owned(),
+        2 => "; one more pipeline needs a look.".to_owned(),
+        n => format!("; {} more pipelines need a look.", n - 1),
+    };
+    let worst = complaints.into_iter().max_by_key(|(level, _)| *level);
     if let Some((level, sentence)) = worst {
+        let sentence = format!("{}{others}", sentence.trim_end_matches('.'));
         return Health { level, sentence };
     }
     let last: Vec<&Sample> =
@@ -148,6 +153,7 @@ mod tests {
         assert_eq!(sentence(&down).0, Level::Bad);
         let both = health([("a", &dead), ("b", &down)].into_iter());
         assert!(both.sentence.starts_with("b cannot be looked at"), "{}", both.sentence);
+        assert!(both.sentence.ends_with("; one more pipeline needs a look."), "{}", both.sentence);
         assert_eq!(sentence(&Track::default()).0, Level::Unknown);
     }
 

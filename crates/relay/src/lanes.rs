@@ -27,9 +27,10 @@ pub(crate) struct Tag {
     pub(crate) bytes: usize,
 }
 
-impl From<Delivery> for Held {
-    fn from(Delivery { message, receipt }: Delivery) -> Self {
-        let tag = Tag { receipt, lane: message.event.lane_key(), bytes: message.event.size() };
+impl Held {
+    pub(crate) fn new(delivery: Delivery, lane: LaneKey) -> Self {
+        let Delivery { message, receipt } = delivery;
+        let tag = Tag { receipt, lane, bytes: message.event.size() };
         Self { message, tag }
     }
 }
@@ -235,7 +236,8 @@ mod tests {
     fn held(lane: &str, number: u64) -> Held {
         let id = EventId::numbered(Timestamp::UNIX_EPOCH, number);
         let message = Message::first("t", Event::with_id(id, "a", lane, "T"));
-        Held::from(Delivery { message, receipt: Receipt(number) })
+        let lane = message.event.lane_key();
+        Held::new(Delivery { message, receipt: Receipt(number) }, lane)
     }
 
     fn lanes(events: &[(&str, u64)]) -> Lanes {

@@ -195,7 +195,8 @@ mod tests {
         for (number, lane) in (1..).zip(events) {
             let id = EventId::numbered(Timestamp::UNIX_EPOCH, number);
             let message = Message::first("t", Event::with_id(id, "a", *lane, "T"));
-            lanes.admit(Held::from(Delivery { message, receipt: Receipt(number) }));
+            let lane = message.event.lane_key();
+            lanes.admit(Held::new(Delivery { message, receipt: Receipt(number) }, lane));
         }
         lanes.next_group(events.len()).unwrap()
     }

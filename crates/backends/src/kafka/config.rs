@@ -172,8 +172,13 @@ impl KafkaConfig {
     }
 
     /// A message as a record, if it can be one.
-    pub(super) fn record(&self, place: usize, message: &Message) -> Result<Record, Failure> {
-        Record::new(place, message, self.format, self.max_message_bytes)
+    pub(super) fn record(
+        &self,
+        place: usize,
+        message: &Message,
+        stamp: Option<&str>,
+    ) -> Result<Record, Failure> {
+        Record::new(place, message, self.format, self.max_message_bytes, stamp)
     }
 
     /// What librdkafka must know to reach the brokers.

@@ -36,6 +36,7 @@
 //! # Ok::<(), semel_core::Failure>(()) }).unwrap();
 //! ```
 
+mod arrivals;
 mod config;
 mod dispatch;
 mod error;
@@ -44,6 +45,7 @@ mod plan;
 mod record;
 mod session;
 mod sink;
+mod stamp;
 mod subscription;
 
 pub use config::{Compression, KafkaConfig, Mechanism, Sasl, Tls};

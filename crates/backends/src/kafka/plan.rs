@@ -151,7 +151,7 @@ mod tests {
     }
 
     fn make(place: usize, message: &Message) -> Result<Record, Failure> {
-        Record::new(place, message, Format::Plain, 1000)
+        Record::new(place, message, Format::Plain, 1000, None)
     }
 
     fn places(wave: &[Record]) -> Vec<usize> {

@@ -6,6 +6,7 @@ use semel_core::wire::{Binding, Format};
 use semel_core::{Failure, Message};
 
 use super::error;
+use super::stamp;
 
 /// A message, ready to be sent.
 pub(super) struct Record {
@@ -18,7 +19,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Makes a record, if it can be one.
+    /// Makes a record, if it can be one, with a [stamp] if it gets one.
     ///
     /// # Errors
     /// `Refused` when the name of its topic is not legal, or it is larger than `limit`.
@@ -27,6 +28,7 @@ impl Record {
         message: &Message,
         format: Format,
         limit: usize,
+        stamp: Option<&str>,
     ) -> Result<Self, Failure> {
         let topic = message.topic.as_str();
         if !is_legal_topic(topic) {
@@ -35,12 +37,16 @@ impl Record {
         let value = format.body(&message.event);
         let mut headers = Some(OwnedHeaders::new_with_capacity(16));
         let (mut count, mut bytes) = (0, field(message.key()) + field(&value));
-        format.headers(&message.event, Binding::Kafka, &mut |key, value| {
+        let mut add = |key: &str, value: &str| {
             count += 1;
             bytes += field(key) + field(value);
             let header = Header { key, value: Some(value) };
             headers = headers.take().map(|headers| headers.insert(header));
-        });
+        };
+        format.headers(&message.event, Binding::Kafka, &mut add);
+        if let Some(stamp) = stamp {
+            add(stamp::HEADER, stamp);
+        }
         let size = batch_of_one(bytes + varint(count));
         if size > limit {
             return Err(error::too_large(topic, size, limit));
@@ -91,7 +97,7 @@ mod tests {
     fn names_of_topics_are_checked() {
         for name in ["", ".", "..", "a b", "grün", "a/b", "nul\0", &"x".repeat(250)] {
             let message = Message::first(name, Event::new("order", "42", "OrderPlaced"));
-            let failure = Record::new(0, &message, Format::Plain, usize::MAX).err().unwrap();
+            let failure = Record::new(0, &message, Format::Plain, usize::MAX, None).err().unwrap();
             let verdict = (failure.fault(), failure.code());
             assert_eq!(verdict, (Fault::Refused, "E-KAFKA-TOPIC-NAME"), "{name}");
         }

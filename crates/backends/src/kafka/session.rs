@@ -143,6 +143,14 @@ impl Session {
         }
     }
 
+    /// The id of the cluster, if the brokers say one.
+    pub(super) async fn cluster(self: &Arc<Self>, patience: Duration) -> Option<String> {
+        let session = Arc::clone(self);
+        let asking =
+            spawn_blocking(move || session.producer.as_ref()?.client().fetch_cluster_id(patience));
+        asking.await.ok().flatten()
+    }
+
     /// Ends it, for everybody who waits for it too.
     fn stop(&self, end: End) {
         stop(&self.ended, end);

@@ -59,6 +59,11 @@ impl KafkaSink {
         Ok(session)
     }
 
+    /// The id of the cluster, if the brokers say one.
+    pub(super) async fn cluster(&self) -> Result<Option<String>, Failure> {
+        Ok(self.session()?.cluster(self.config.patience).await)
+    }
+
     fn open(&self) -> Result<Arc<Session>, Failure> {
         Session::open(&self.client, self.config.buffer_bytes)
     }
@@ -70,7 +75,7 @@ impl Carrier for KafkaSink {
     }
 
     fn record(&self, place: usize, message: &Message) -> Result<Record, Failure> {
-        self.config.record(place, message)
+        self.config.record(place, message, None)
     }
 
     async fn carry(&self, batch: &[Message], wave: Vec<Record>) -> Result<Landing, Failure> {

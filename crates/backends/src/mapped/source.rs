@@ -186,11 +186,10 @@ impl MappedSource {
             let lane = (event.aggregate_type.clone(), event.aggregate_id.clone());
             flights.insert(self.last_receipt, Flight { row_id, lane, parked });
             deliveries.push(Delivery {
+                // A row that is unmarked to be published again cannot be told from a new one.
                 message: Message {
-                    topic: self.topic.clone(),
-                    key: None,
-                    event,
                     attempt: attempts + 1,
+                    ..Message::first(self.topic.clone(), event)
                 },
                 receipt: Receipt(self.last_receipt),
             });

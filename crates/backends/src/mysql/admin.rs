@@ -58,14 +58,15 @@ const LOCK_ALL: &str = "SELECT pipeline FROM semel_cursor ORDER BY pipeline, sha
 
 const OFFER: &str = concat!(
     "INSERT INTO semel_parked (pipeline, share, position, aggregate_type, aggregate_id, place, \
-         state, holds, due, changed_at) \
+         turn, state, holds, due, changed_at) \
      SELECT ?, ",
     share_of!("?"),
-    ", o.position, o.aggregate_type, o.aggregate_id, o.position, 'waiting', 1, \
+    ", o.position, o.aggregate_type, o.aggregate_id, o.position, ?, 'waiting', 1, \
          utc_timestamp(6), utc_timestamp(6) FROM ",
     listed!(),
     " STRAIGHT_JOIN semel_outbox o ON o.position = j.position \
-     ON DUPLICATE KEY UPDATE share = VALUES(share), state = 'waiting', holds = 1, attempts = 0, due = VALUES(due), \
+     ON DUPLICATE KEY UPDATE share = VALUES(share), state = 'waiting', holds = 1, \
+         turn = least(turn, VALUES(turn)), attempts = 0, due = VALUES(due), \
          retry_at = NULL, error = NULL, changed_at = VALUES(changed_at)"
 );
 
@@ -124,15 +125,17 @@ impl MysqlAdmin {
     }
 
     /// Makes the chosen events due now, with all attempts in front of them.
+    /// What was published gets a turn below 0, and keeps it: it is replayed.
     async fn offer(&self, selection: &Selection, states: &[State]) -> Result<usize, Failure> {
         let failed = || failure("offer events again");
+        let turn = if states.contains(&State::Published) { -1 } else { 0 };
         let mut tx = self.store.begin().await?;
         let place = self.lock(&mut tx).await?;
         let search = Search::chosen(&self.pipeline, &place, selection, states);
         let positions = search.positions(&mut tx).await?;
         for part in positions.chunks(ROWS) {
             let offer = sqlx::query(OFFER).bind(&self.pipeline).bind(count(place.shares()));
-            let offer = offer.bind(json(part));
+            let offer = offer.bind(turn).bind(json(part));
             offer.execute(&mut *tx).await.map_err(failed())?;
         }
         tx.commit().await.map_err(failed())?;

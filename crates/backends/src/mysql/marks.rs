@@ -1,6 +1,7 @@
 //! [`Marks`]: how far each consumer got.
 
 use async_trait::async_trait;
+use semel_core::marks::Step;
 use semel_core::{Failure, Marks};
 use sqlx::{MySql, Transaction};
 
@@ -15,6 +16,9 @@ const MARK: &str = "select position from semel_marks where consumer = ? and scop
 
 const RAISE: &str =
     "update semel_marks set position = ? where consumer = ? and scope = ? and position < ?";
+
+const STEP: &str =
+    "update semel_marks set position = ? where consumer = ? and scope = ? and position = ?";
 
 const BEGIN: &str = "insert ignore into semel_marks (consumer, scope, position) values (?, ?, ?)";
 
@@ -57,5 +61,21 @@ impl Marks<Transaction<'static, MySql>> for MysqlMarks {
             }
         }
         Ok(false)
+    }
+
+    async fn step_all(
+        &self,
+        tx: &mut Transaction<'static, MySql>,
+        consumer: &str,
+        steps: &[Step<'_>],
+    ) -> Result<Vec<bool>, Failure> {
+        let mut moved = Vec::with_capacity(steps.len());
+        for Step { scope, from, to } in steps {
+            let step =
+                sqlx::query(STEP).bind(stored(*to)).bind(consumer).bind(*scope).bind(stored(*from));
+            let step = step.execute(&mut **tx).await.map_err(failure("move a mark"))?;
+            moved.push(step.rows_affected() > 0);
+        }
+        Ok(moved)
     }
 }

@@ -196,7 +196,7 @@ const SCHEDULED: &str = "SELECT position FROM semel_parked WHERE pipeline = ? AN
 const DUE: &str = concat!(
     "SELECT ",
     event_columns!(),
-    ", p.attempts FROM semel_parked p FORCE INDEX (semel_parked_offer) \
+    ", p.attempts, p.turn < 0 FROM semel_parked p FORCE INDEX (semel_parked_offer) \
          STRAIGHT_JOIN semel_outbox o ON o.position = p.position \
      WHERE p.pipeline = ? AND p.share = ? AND p.offered = 1 AND p.due <= utc_timestamp(6) \
          AND NOT coalesce((\

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
-use semel_core::{Delivery, Event, Failure, Limit, Message, Receipt, Timestamp};
+use semel_core::{Delivery, Event, Failure, Limit, Message, Publication, Receipt, Timestamp};
 use sqlx::mysql::MySqlRow;
 
 use super::error::failure;
@@ -28,7 +28,7 @@ pub(super) struct Round {
 
 enum Found {
     /// Parked and due, after so many attempts.
-    Parked(u32, Arc<Event>),
+    Parked(u32, Publication, Arc<Event>),
     /// In the log, and free to go.
     Free(Arc<Event>),
     /// In the log, and has to wait.
@@ -122,7 +122,8 @@ impl MysqlSource {
                 }
                 chosen.push(position);
                 let attempts = row::column(&found, AFTER_EVENT)?;
-                round.found.push((position, Found::Parked(attempts, event)));
+                let publication = row::publication(&found, AFTER_EVENT + 1)?;
+                round.found.push((position, Found::Parked(attempts, publication, event)));
             }
             self.parking().take(&mut tx, &chosen, self.epoch).await?;
         }
@@ -226,23 +227,24 @@ impl MysqlSource {
             self.average = average;
         }
         let topic = self.topic.clone();
-        let delivery = |position, event, attempts: u32| Delivery {
-            message: Message { topic: topic.clone(), key: None, event, attempt: attempts + 1 },
-            receipt: Receipt(position),
+        let delivery = |position, event, attempts: u32, publication| {
+            let message = Message::first(topic.clone(), event);
+            let message = Message { attempt: attempts + 1, publication, ..message };
+            Delivery { message, receipt: Receipt(position) }
         };
         let mut deliveries = Vec::with_capacity(round.count);
         for (position, found) in round.found {
             let was_read = self.again.remove(&position);
             match found {
-                Found::Parked(attempts, event) => {
+                Found::Parked(attempts, publication, event) => {
                     self.taken.insert(position);
-                    deliveries.push(delivery(position, event, attempts));
+                    deliveries.push(delivery(position, event, attempts, publication));
                 }
                 Found::Free(event) => {
                     if !was_read {
                         self.watermark.hand_out(position);
                     }
-                    deliveries.push(delivery(position, event, 0));
+                    deliveries.push(delivery(position, event, 0, Publication::First));
                 }
                 Found::PutAside(_) | Found::Passed if was_read => {
                     self.watermark.finish(&[position]);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use semel_core::{Event, EventId, Failure, Headers, Payload, Timestamp};
+use semel_core::{Event, EventId, Failure, Headers, Payload, Publication, Timestamp};
 use serde_json::Value;
 use sqlx::mysql::MySqlRow;
 use sqlx::{Decode, MySql, Row, Type};
@@ -85,6 +85,12 @@ pub(super) fn event(row: &MySqlRow) -> Result<(Arc<Event>, Option<Failure>), Fai
 /// A time that was read by [`as_micros`].
 pub(super) fn time(row: &MySqlRow, index: usize) -> Result<Option<Timestamp>, Failure> {
     Ok(column::<Option<i64>>(row, index)?.map(timestamp))
+}
+
+/// Whether a parked event is replayed, from the column that says so.
+pub(super) fn publication(row: &MySqlRow, index: usize) -> Result<Publication, Failure> {
+    let is_replayed = column::<i64>(row, index)? != 0;
+    Ok(if is_replayed { Publication::Again } else { Publication::First })
 }
 
 /// A column by its number, without a second check of its type: the statements are ours.

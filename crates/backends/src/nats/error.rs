@@ -20,10 +20,12 @@ use std::time::Duration;
 
 use async_nats::jetstream::context::{
     ConsumerInfoError, ConsumerInfoErrorKind, CreateStreamError, CreateStreamErrorKind,
-    GetStreamError, GetStreamErrorKind, PublishError, PublishErrorKind, RequestError,
-    RequestErrorKind,
+    GetStreamByNameError, GetStreamByNameErrorKind, GetStreamError, GetStreamErrorKind,
+    PublishError, PublishErrorKind, RequestError, RequestErrorKind,
 };
-use async_nats::jetstream::stream::{ConsumerError, ConsumerErrorKind};
+use async_nats::jetstream::stream::{
+    ConsumerError, ConsumerErrorKind, RawMessageError, RawMessageErrorKind,
+};
 use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{ConnectError, ConnectErrorKind};
 use semel_core::{Failure, Fault};
@@ -88,6 +90,25 @@ pub(super) fn finding(stream: &str, error: GetStreamError) -> Failure {
         GetStreamErrorKind::JetStream(said) => declined(&what, said),
         GetStreamErrorKind::Request => failure(DOWN, &format!("cannot {what}"), error),
         _ => failure(STREAM, &format!("cannot {what}"), error),
+    }
+}
+
+/// Why nobody knows which stream takes a subject.
+pub(super) fn looking(subject: &str, error: GetStreamByNameError) -> Failure {
+    let what = format!("find the stream of {subject:?}");
+    match error.kind() {
+        GetStreamByNameErrorKind::JetStream(said) => declined(&what, said),
+        GetStreamByNameErrorKind::Request => failure(DOWN, &format!("cannot {what}"), error),
+        _ => failure(STREAM, &format!("cannot {what}"), error),
+    }
+}
+
+/// Why a stream could not be read.
+pub(super) fn reading(subject: &str, error: RawMessageError) -> Failure {
+    let what = format!("read {subject:?}");
+    match error.kind() {
+        RawMessageErrorKind::JetStream(said) => declined(&what, said),
+        _ => failure(DOWN, &format!("cannot {what}"), error),
     }
 }
 

@@ -29,6 +29,7 @@
 //! # Ok::<(), semel_core::Failure>(()) }).unwrap();
 //! ```
 
+mod arrivals;
 mod config;
 mod error;
 mod link;

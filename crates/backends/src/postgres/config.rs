@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use semel_core::{Clock, Failure, SystemClock};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, PgPool};
+use sqlx::{ConnectOptions, Executor, PgPool};
 
 use super::error::failure;
 use super::pooler::{Marker, Way};
+use super::recording::PREPARE;
 use super::store::{DEFAULT_LOG_BUDGET, PostgresStore};
 
 /// Where the server is and how it is reached.
@@ -107,7 +108,7 @@ impl PostgresConfig {
         let marker = Marker::new();
         let pool = match self.open(marker.put_on(&self.options)).await {
             Ok(pool) if marker.arrived(&pool).await.map_err(failed())? => {
-                return Ok(self.store(pool, Way::Direct));
+                return Ok(self.store(pool, Way::Direct).with_statements());
             }
             Ok(pool) => pool,
             Err(error) if Marker::is_refused(&error) => {
@@ -137,6 +138,9 @@ impl PostgresConfig {
         PgPoolOptions::new()
             .max_connections(self.connections)
             .acquire_timeout(self.patience)
+            .after_connect(|connection, _| {
+                Box::pin(async { connection.execute(PREPARE).await.map(drop) })
+            })
             .connect_with(options)
             .await
     }

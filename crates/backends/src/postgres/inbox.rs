@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,12 +11,20 @@ use semel_core::{EventId, Failure};
 use sqlx::{Postgres, Transaction};
 
 use super::error::failure;
+use super::recording::{Doubt, NOT_PREPARED, PREPARE, recording};
 use super::store::{PostgresStore, changed, count, micros};
 
 /// The table `semel.inbox`. Made by [`PostgresStore::inbox`].
 ///
 /// The insert is the lock: of two transactions that record the same id the second waits in
 /// [`record`](InboxStore::record) until the first ends.
+///
+/// [`begin_with`](InboxStore::begin_with) takes ids for new, as nearly all are, and records them in
+/// the round trip that opens the transaction. A duplicate is an error to the server then, which it
+/// writes into its log; after one, the next thousand transactions ask first.
+///
+/// Of an inbox that [is divided](PostgresStore::partition_inbox), [`forget`](InboxStore::forget) also
+/// drops partitions whole; it counts only the ids that it deletes one by one.
 ///
 /// ```no_run
 /// use semel_backends::postgres::PostgresConfig;
@@ -32,11 +41,12 @@ use super::store::{PostgresStore, changed, count, micros};
 #[derive(Clone, Debug)]
 pub struct PostgresInbox {
     store: PostgresStore,
+    doubt: Arc<Doubt>,
 }
 
 impl PostgresInbox {
     pub(super) fn new(store: PostgresStore) -> Self {
-        Self { store }
+        Self { store, doubt: Arc::default() }
     }
 }
 
@@ -58,17 +68,54 @@ const RESULT: &str = "select result from semel.inbox where consumer = $1 and mes
 
 const STORE: &str = "update semel.inbox set result = $3 where consumer = $1 and message_id = $2";
 
-const FORGET: &str = "\
-delete from semel.inbox where (consumer, message_id) in (
-    select consumer, message_id from semel.inbox
-    where processed_at < clock_timestamp() - $1 * interval '1 microsecond'
-    order by processed_at limit $2 for update skip locked)";
+macro_rules! forget {
+    ($table:literal) => {
+        concat!(
+            "delete from ",
+            $table,
+            " where (consumer, message_id) in (
+                select consumer, message_id from ",
+            $table,
+            " where processed_at < clock_timestamp() - $1 * interval '1 microsecond'
+                order by processed_at limit $2 for update skip locked)"
+        )
+    };
+}
+
+const FORGET: &str = forget!("semel.inbox");
+
+/// Of an inbox that is divided: where ids do not go with their partition.
+const FORGET_REST: &str = forget!("semel.inbox_rest");
 
 impl InboxStore for PostgresInbox {
     type Tx<'c> = Transaction<'c, Postgres>;
 
     async fn begin(&self) -> Result<Transaction<'static, Postgres>, Failure> {
         self.store.begin().await
+    }
+
+    async fn begin_with(
+        &self,
+        consumer: &str,
+        ids: &[EventId],
+    ) -> Result<(Transaction<'static, Postgres>, bool), Failure> {
+        let recording = recording(consumer, ids, self.store.has_statements());
+        let Some(sql) = recording.filter(|_| !self.doubt.is_left()) else {
+            return Ok((self.begin().await?, false));
+        };
+        match self.store.opened(sql).await {
+            Ok(tx) => Ok((tx, true)),
+            Err(sqlx::Error::Database(error)) => {
+                if error.code().as_deref() == Some(NOT_PREPARED) {
+                    self.doubt.raise_briefly();
+                    sqlx::raw_sql(PREPARE).execute(self.store.pool()).await.ok();
+                } else {
+                    self.doubt.raise();
+                }
+                Ok((self.begin().await?, false))
+            }
+            Err(error) => Err(failure("begin a transaction")(error)),
+        }
     }
 
     async fn record(
@@ -144,12 +191,16 @@ impl InboxStore for PostgresInbox {
     }
 
     async fn forget(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
-        let forgotten = sqlx::query(FORGET)
+        let is_divided = self.store.inbox_is_divided().await?;
+        let forgotten = sqlx::query(if is_divided { FORGET_REST } else { FORGET })
             .bind(micros(age))
             .bind(count(limit))
             .execute(self.store.once())
             .await
             .map_err(failure("forget old messages"))?;
+        if is_divided {
+            self.store.keep_inbox_partitions(age).await?;
+        }
         Ok(changed(forgotten.rows_affected()))
     }
 

@@ -1,6 +1,7 @@
 //! [`Marks`]: how far each consumer got.
 
 use async_trait::async_trait;
+use semel_core::marks::Step;
 use semel_core::{Failure, Marks};
 use sqlx::{Postgres, Transaction};
 
@@ -16,6 +17,10 @@ const MARK: &str = "select position from semel.marks where consumer = $1 and sco
 const ADVANCE: &str = "insert into semel.marks as m (consumer, scope, position) values ($1, $2, $3) \
     on conflict (consumer, scope) do update set position = excluded.position \
     where m.position < excluded.position";
+
+const STEP_ALL: &str = "update semel.marks m set position = s.to_ \
+    from unnest($2::text[], $3::bigint[], $4::bigint[]) as s (scope, from_, to_) \
+    where m.consumer = $1 and m.scope = s.scope and m.position = s.from_ returning m.scope";
 
 #[async_trait]
 impl Marks<Transaction<'static, Postgres>> for PostgresMarks {
@@ -45,5 +50,22 @@ impl Marks<Transaction<'static, Postgres>> for PostgresMarks {
         let raised = sqlx::query(ADVANCE).bind(consumer).bind(scope).bind(to);
         let raised = raised.execute(&mut **tx).await.map_err(failure("raise a mark"))?;
         Ok(raised.rows_affected() > 0)
+    }
+
+    async fn step_all(
+        &self,
+        tx: &mut Transaction<'static, Postgres>,
+        consumer: &str,
+        steps: &[Step<'_>],
+    ) -> Result<Vec<bool>, Failure> {
+        let moved: Vec<String> = sqlx::query_scalar(STEP_ALL)
+            .bind(consumer)
+            .bind(steps.iter().map(|step| step.scope).collect::<Vec<_>>())
+            .bind(steps.iter().map(|step| stored(step.from)).collect::<Vec<_>>())
+            .bind(steps.iter().map(|step| stored(step.to)).collect::<Vec<_>>())
+            .fetch_all(&mut **tx)
+            .await
+            .map_err(failure("move marks"))?;
+        Ok(steps.iter().map(|step| moved.iter().any(|scope| scope == step.scope)).collect())
     }
 }

@@ -176,11 +176,11 @@ const OFFER: &str = concat!(
         where p.pipeline = $1 and p.seq = s.seq and exists (select from owner)
             and p.holds and p.taken is null and p.due <= now()
             and (s.bytes <= $4 or s.turn = (select min(turn) from sized))
-        returning p.seq, p.attempts, s.turn
+        returning p.seq, p.attempts, p.place, s.turn
     )
     select ",
     event_columns!(),
-    ", t.attempts from taken t join semel.outbox o on o.seq = t.seq order by t.turn"
+    ", t.attempts, t.place = 0 from taken t join semel.outbox o on o.seq = t.seq order by t.turn"
 );
 
 /// At most so many at once; the rest with the next poll.
@@ -279,7 +279,7 @@ impl Parking<'_> {
     }
 
     /// Marks what is due as in flight, at most so many events and bytes, and reads it: the columns
-    /// of the event, then the attempts. Nothing when the epoch is not the owner's.
+    /// of the event, then the attempts, and whether it is replayed. Nothing when the epoch is not the owner's.
     pub(super) async fn offer(
         &self,
         connection: &mut PgConnection,

@@ -94,11 +94,12 @@ impl Marker {
 
 impl Way {
     /// How a transaction begins here.
-    pub(super) fn opening(self, begin: &'static str) -> AssertSqlSafe<String> {
-        AssertSqlSafe(match self {
-            Self::Pooled { knows_statements: false } => format!("{begin}; deallocate all"),
-            _ => begin.to_owned(),
-        })
+    pub(super) fn opening(self, begin: impl Into<String>) -> AssertSqlSafe<String> {
+        let mut sql = begin.into();
+        if self == (Self::Pooled { knows_statements: false }) {
+            sql.push_str("; deallocate all");
+        }
+        AssertSqlSafe(sql)
     }
 }
 

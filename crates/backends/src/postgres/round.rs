@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use semel_core::{Batch, Delivery, Event, Failure, Holding, Limit, Message, Receipt};
+use semel_core::{Batch, Delivery, Event, Failure, Holding, Limit, Message, Publication, Receipt};
 
 use super::cursor;
 use super::error::failure;
@@ -65,12 +65,15 @@ impl Passing {
     }
 }
 
+/// A parked event that is due: its number, attempts made, and whether it is replayed.
+type Parked = (i64, Arc<Event>, u32, Publication);
+
 /// What one round uses.
 struct Round {
     limit: Limit,
     agenda: Agenda,
     /// Parked rows that are due, with the attempts made.
-    parked: Vec<(i64, Arc<Event>, u32)>,
+    parked: Vec<Parked>,
     /// Rows of the log, by receipt.
     log: Vec<(u64, LogRow)>,
     /// The ledger once all of that is handed out.
@@ -192,7 +195,7 @@ impl PostgresSource {
         link: &mut Link<'_>,
         agenda: &Agenda,
         limit: Limit,
-    ) -> Result<Vec<(i64, Arc<Event>, u32)>, Failure> {
+    ) -> Result<Vec<Parked>, Failure> {
         if agenda.scheduled {
             self.wake_scheduled(link).await?;
         }
@@ -206,7 +209,8 @@ impl PostgresSource {
         let read = |found| {
             let attempts: i32 = column(found, AFTER_EVENT)?;
             let event = Arc::new(row::event(found)?.0);
-            Ok((row::seq(found)?, event, u32::try_from(attempts).unwrap_or(0)))
+            let publication = row::publication(found, AFTER_EVENT + 1)?;
+            Ok((row::seq(found)?, event, u32::try_from(attempts).unwrap_or(0), publication))
         };
         taken.iter().map(read).collect()
     }
@@ -258,12 +262,17 @@ impl PostgresSource {
     fn hand_out(&mut self, round: Round) -> Option<Batch> {
         let mut deliveries = Vec::with_capacity(round.parked.len() + round.log.len());
         let found = !round.log.is_empty();
-        for (seq, event, attempts) in round.parked {
+        for (seq, event, attempts, publication) in round.parked {
             self.last_flight += 1;
             self.flights.insert(self.last_flight, seq);
-            deliveries.push(self.delivery(self.last_flight, event, attempts));
+            let message = self.message(event, publication);
+            let message = Message { attempt: attempts + 1, ..message };
+            deliveries.push(Delivery { message, receipt: Receipt(self.last_flight) });
         }
-        let log = round.log.into_iter().map(|(receipt, row)| self.delivery(receipt, row.event, 0));
+        let log = round.log.into_iter().map(|(receipt, row)| Delivery {
+            message: self.message(row.event, Publication::First),
+            receipt: Receipt(receipt),
+        });
         deliveries.extend(log);
         self.ledger = round.ledger;
         if let Some(tail) = &mut self.tail {
@@ -274,10 +283,8 @@ impl PostgresSource {
         (!nothing_yet).then_some(Batch { deliveries, more: round.more, next_due })
     }
 
-    fn delivery(&self, receipt: u64, event: Arc<Event>, attempts: u32) -> Delivery {
-        let message =
-            Message { topic: self.topic.clone(), key: None, event, attempt: attempts + 1 };
-        Delivery { message, receipt: Receipt(receipt) }
+    fn message(&self, event: Arc<Event>, publication: Publication) -> Message {
+        Message { publication, ..Message::first(self.topic.clone(), event) }
     }
 }
 
@@ -325,7 +332,7 @@ impl Round {
 
     /// How many rows fit beside what is parked.
     fn fitting(&self, rows: &[LogRow]) -> usize {
-        let mut bytes = self.parked.iter().map(|(_, event, _)| event.size()).sum::<usize>();
+        let mut bytes = self.parked.iter().map(|(_, event, ..)| event.size()).sum::<usize>();
         let mut count = self.parked.len();
         let fits = |row: &&LogRow| {
             bytes += row.size;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use semel_core::{Event, EventId, Failure, Headers, Payload, Timestamp};
+use semel_core::{Event, EventId, Failure, Headers, Payload, Publication, Timestamp};
 use sqlx::postgres::PgRow;
 use sqlx::{Decode, Postgres, Row, Type, ValueRef};
 use uuid::Uuid;
@@ -75,6 +75,12 @@ fn optional_text(row: &PgRow, index: usize) -> Result<Option<&str>, Failure> {
     let Some(bytes) = bytes(row, index)? else { return Ok(None) };
     let wrong = |error: std::str::Utf8Error| failure("read a row")(sqlx::Error::decode(error));
     std::str::from_utf8(bytes).map(Some).map_err(wrong)
+}
+
+/// Whether a parked event is replayed, from the column that says so.
+pub(super) fn publication(row: &PgRow, index: usize) -> Result<Publication, Failure> {
+    let is_replayed = column::<bool>(row, index)?;
+    Ok(if is_replayed { Publication::Again } else { Publication::First })
 }
 
 /// A column by its number, without a second check of its type: the statements are ours.

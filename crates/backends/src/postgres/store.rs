@@ -43,6 +43,8 @@ pub struct PostgresStore {
     /// What the sources of mapped tables have in flight.
     pub(super) airspace: Airspace,
     way: Way,
+    /// Whether its connections come with the statements of [`recording`](super::recording).
+    has_statements: bool,
     /// How many bytes of log may be kept for a source that tails it.
     pub(super) log_budget: u64,
     pub(super) notifying: Arc<Notifying>,
@@ -57,6 +59,7 @@ impl PostgresStore {
             pool,
             clock,
             way,
+            has_statements: false,
             log_budget,
             notifying: Arc::default(),
             changes: Arc::new(watch::Sender::new(())),
@@ -77,6 +80,16 @@ impl PostgresStore {
     pub fn with_log_budget(mut self, bytes: u64) -> Self {
         self.log_budget = bytes;
         self
+    }
+
+    /// The same, whose connections were prepared when they were opened.
+    pub(super) fn with_statements(mut self) -> Self {
+        self.has_statements = true;
+        self
+    }
+
+    pub(super) fn has_statements(&self) -> bool {
+        self.has_statements
     }
 
     /// Whether there is a pooler between here and the server.
@@ -110,7 +123,7 @@ impl PostgresStore {
 
     pub(super) async fn opened(
         &self,
-        sql: &'static str,
+        sql: impl Into<String>,
     ) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
         let (pool, sql) = (self.pool.clone(), self.way.opening(sql));
         let begun = tokio::spawn(async move { pool.begin_with(sql).await }).await;

@@ -18,6 +18,7 @@
 //! | `subscription` | [`Source`](semel_core::Source), a member of a consumer group |
 //! | `group` | what a member says to the server |
 //! | `watch` | waiting for new entries |
+//! | `arrivals` | what is in streams, for whoever verifies |
 //! | `error` | which error is which [`Fault`](semel_core::Fault) |
 //!
 //! ```no_run
@@ -31,6 +32,7 @@
 //! # Ok::<(), semel_core::Failure>(()) }).unwrap();
 //! ```
 
+mod arrivals;
 mod config;
 mod entry;
 mod error;

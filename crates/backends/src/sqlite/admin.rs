@@ -76,20 +76,22 @@ impl SqliteAdmin {
     }
 
     /// Makes the chosen events due now, with all attempts in front of them.
+    /// What was published gets a turn below 0, and keeps it: it is replayed.
     async fn offer(&self, selection: &Selection, states: &[State]) -> Result<usize, Failure> {
         let mut tx = self.store.begin().await?;
         let handed_out = self.handed_out(&mut tx).await?;
         let offered = Search::chosen(&self.pipeline, handed_out, selection, states)
             .statement(
                 "INSERT INTO semel_parked (pipeline, seq, aggregate_type, aggregate_id, place, \
-                     state, holds, due, changed_at) \
-                 SELECT ?1, seq, aggregate_type, aggregate_id, seq, 'waiting', 1, ?11, ?11 \
+                     turn, state, holds, due, changed_at) \
+                 SELECT ?1, seq, aggregate_type, aggregate_id, seq, ?12, 'waiting', 1, ?11, ?11 \
                  FROM semel_outbox WHERE seq IN (",
                 ") ON CONFLICT (pipeline, seq) DO UPDATE SET state = 'waiting', holds = 1, \
-                     attempts = 0, due = excluded.due, error = NULL, \
+                     turn = min(turn, excluded.turn), attempts = 0, due = excluded.due, error = NULL, \
                      changed_at = excluded.changed_at",
             )
             .bind(self.store.now())
+            .bind(if states.contains(&State::Published) { -1 } else { 0 })
             .execute(&mut *tx)
             .await
             .map_err(failure("offer events again"))?;

@@ -260,7 +260,8 @@ impl Parking<'_> {
         Ok(something_is_due)
     }
 
-    /// Rows to offer now, at most `limit`: the columns of the event, then the attempts.
+    /// Rows to offer now, at most `limit`: the columns of the event, then the attempts, and
+    /// whether it is replayed.
     pub(super) async fn due(
         &self,
         connection: &mut SqliteConnection,
@@ -269,7 +270,7 @@ impl Parking<'_> {
         sqlx::query(concat!(
             "SELECT ",
             event_columns!(),
-            ", p.attempts FROM semel_parked p INDEXED BY semel_parked_offer \
+            ", p.attempts, p.turn < 0 FROM semel_parked p INDEXED BY semel_parked_offer \
                  CROSS JOIN semel_outbox o ON o.seq = p.seq \
              WHERE p.pipeline = ?1 AND p.holds = 1 AND p.taken IS NULL AND p.due <= ?2 \
                  AND NOT EXISTS (\

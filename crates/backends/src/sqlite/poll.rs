@@ -7,8 +7,8 @@ use futures_util::TryStreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use semel_core::{
-    Batch, Delivery, Failure, Guarantees, Holding, Limit, Message, Receipt, Settlement, Source,
-    Timestamp, Topic,
+    Batch, Delivery, Failure, Guarantees, Holding, Limit, Message, Publication, Receipt,
+    Settlement, Source, Timestamp, Topic,
 };
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
@@ -261,7 +261,9 @@ impl SqliteSource {
             if !round.admit(&event) {
                 break;
             }
-            chosen.push((seq, Found::Parked(row::column(found, AFTER_EVENT)?, event)));
+            let attempts = row::column(found, AFTER_EVENT)?;
+            let publication = row::publication(found, AFTER_EVENT + 1)?;
+            chosen.push((seq, Found::Parked(attempts, publication, event)));
         }
         if chosen.is_empty() {
             return Ok(());
@@ -356,23 +358,24 @@ impl SqliteSource {
     fn hand_out(&mut self, round: Round) -> Vec<Delivery> {
         self.unsure = false;
         let topic = self.topic.clone();
-        let delivery = |seq, event, attempts: u32| Delivery {
-            message: Message { topic: topic.clone(), key: None, event, attempt: attempts + 1 },
-            receipt: Receipt(seq),
+        let delivery = |seq, event, attempts: u32, publication| {
+            let message = Message::first(topic.clone(), event);
+            let message = Message { attempt: attempts + 1, publication, ..message };
+            Delivery { message, receipt: Receipt(seq) }
         };
         let mut deliveries = Vec::with_capacity(round.count);
         for (seq, found) in round.found {
             let was_read = self.again.remove(&seq);
             match found {
-                Found::Parked(attempts, event) => {
+                Found::Parked(attempts, publication, event) => {
                     self.taken.insert(seq);
-                    deliveries.push(delivery(seq, event, attempts));
+                    deliveries.push(delivery(seq, event, attempts, publication));
                 }
                 Found::Free(event) => {
                     if !was_read {
                         self.watermark.hand_out(seq);
                     }
-                    deliveries.push(delivery(seq, event, 0));
+                    deliveries.push(delivery(seq, event, 0, Publication::First));
                 }
                 Found::Held | Found::PutAside(_) | Found::Passed if was_read => {
                     self.watermark.finish(&[seq]);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use semel_core::{Event, Failure, Limit, Timestamp};
+use semel_core::{Event, Failure, Limit, Publication, Timestamp};
 
 use super::parking::{Aside, Standing};
 use super::row::stored;
@@ -20,7 +20,7 @@ pub(super) struct Round {
 
 pub(super) enum Found {
     /// Parked and due, after so many attempts.
-    Parked(u32, Arc<Event>),
+    Parked(u32, Publication, Arc<Event>),
     /// In the log, and free to go.
     Free(Arc<Event>),
     /// In the log, and has to wait behind its lane.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use semel_core::{Event, EventId, Failure, Headers, Payload};
+use semel_core::{Event, EventId, Failure, Headers, Payload, Publication};
 use serde_json::Value;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
@@ -62,6 +62,12 @@ pub(super) fn event(row: &SqliteRow) -> Result<(Arc<Event>, Option<Failure>), Fa
         Some(Err(error)) => fault = Some(invalid("the row is not UTF-8").with_source(error)),
     }
     Ok((Arc::new(event), fault))
+}
+
+/// Whether a parked event is replayed, from the column that says so.
+pub(super) fn publication(row: &SqliteRow, index: usize) -> Result<Publication, Failure> {
+    let is_replayed = column::<bool>(row, index)?;
+    Ok(if is_replayed { Publication::Again } else { Publication::First })
 }
 
 /// A column by its number, without a second check of its type: the tables are strict.

@@ -176,21 +176,36 @@ impl WebhookConfig {
     /// # Errors
     /// `Misconfigured` when the address is not allowed or the file of authorities cannot be read.
     pub async fn connect(self) -> Result<WebhookSink, Failure> {
-        let encrypted = self.url.scheme() == "https";
-        if !encrypted && !self.plain_http {
-            return Err(wrong_url("http:// would show the payloads to everybody on the way"));
-        }
+        self.check()?;
         let guard = Guard::new(&self.allowed);
-        // A literal address is connected to without asking the resolver.
-        if let Some(address) = self.literal_address()
-            && !guard.permits(address)
-        {
-            return Err(forbidden(&self.shown(), address));
-        }
-        let roots =
-            if encrypted { roots(self.ca_file.as_deref())? } else { RootCertStore::empty() };
+        let roots = if self.is_encrypted() {
+            roots(self.ca_file.as_deref())?
+        } else {
+            RootCertStore::empty()
+        };
         let client = client(guard, roots, self.timeout / 2)?;
         Ok(WebhookSink::new(self, client))
+    }
+
+    /// Whether the endpoint is allowed, as far as that can be told without asking anybody.
+    ///
+    /// # Errors
+    /// `Misconfigured` when the address is not allowed, or `http://` is not.
+    pub fn check(&self) -> Result<(), Failure> {
+        if !self.is_encrypted() && !self.plain_http {
+            return Err(wrong_url("http:// would show the payloads to everybody on the way"));
+        }
+        // A literal address is connected to without asking the resolver.
+        match self.literal_address() {
+            Some(address) if !Guard::new(&self.allowed).permits(address) => {
+                Err(forbidden(&self.shown(), address))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_encrypted(&self) -> bool {
+        self.url.scheme() == "https"
     }
 
     /// The endpoint without what may be secret: user, path and parameters.

@@ -1,10 +1,14 @@
 //! Consumers as a service writes them, on each database: typed handlers, unique constraints, events
 //! that follow from events, dead letters.
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
 use semel_core::admin::{AdminStore, Filter, Selection, State};
+use semel_core::delivery::Log;
 use semel_core::letters::LettersAdmin;
 use semel_core::memory::MemoryBroker;
-use semel_core::{Event, Headers, Limit, Message, Sink};
+use semel_core::{Event, Failure, Headers, Limit, Message, Position, Publication, Sink};
 use serde_json::json;
 
 fn order(id: i64) -> Event {
@@ -18,6 +22,32 @@ async fn publish(broker: &MemoryBroker, events: &[Event]) {
     broker.publish(&messages).await;
 }
 
+/// A partition that the test makes up.
+#[derive(Debug)]
+struct Partition;
+
+#[async_trait]
+impl Log for Partition {
+    fn name(&self) -> &str {
+        "orders/0"
+    }
+
+    async fn end(&self) -> Result<u64, Failure> {
+        Ok(1_000)
+    }
+}
+
+/// Orders as a relay puts them into a partition that delivers exactly once.
+fn logged(ids: std::ops::RangeInclusive<i64>) -> Vec<Message> {
+    let message = |id: i64| {
+        let mut message = Message::first("orders", order(id));
+        message.publication = Publication::First;
+        message.position = Some(Position { log: Arc::new(Partition), offset: id.unsigned_abs() });
+        message
+    };
+    ids.map(message).collect()
+}
+
 macro_rules! consumers {
     ($database:ident, $store:ident, $inbox:ident, $driver:ident, $fresh:expr, $insert:literal, $unique:literal) => {
         mod $database {
@@ -27,9 +57,11 @@ macro_rules! consumers {
             use semel_backends::$database::{
                 Transaction, $driver, $inbox as Inbox, $store as Store,
             };
-            use semel_core::{HandlerError, OutboxWriter, Source};
+            use semel_core::inbox::Seen;
+            use semel_core::{HandlerError, InboxStore, OutboxWriter, Source};
             use semel_relay::{Consumer, Handlers, Report, Stop};
             use serde::Deserialize;
+            use tokio::task::JoinSet;
             use tokio::time::timeout;
 
             use super::*;
@@ -136,6 +168,63 @@ macro_rules! consumers {
                 let insert = sqlx::query($insert).bind(order.order).bind(order.order);
                 insert.execute(&mut **tx).await?;
                 Ok(())
+            }
+
+            /// Nothing but the inbox keeps a second payment out.
+            #[tokio::test(flavor = "multi_thread")]
+            async fn of_64_consumers_that_get_the_same_message_one_takes_effect() {
+                let Some(database) = $fresh else { return };
+                let store = database.store.clone();
+                run(&store, "create table payments (order_id bigint, other bigint)").await;
+                let event = order(1);
+                let mut consumers = JoinSet::new();
+                for _ in 0..64 {
+                    let (store, event) = (store.clone(), event.clone());
+                    consumers.spawn(async move {
+                        let broker = MemoryBroker::new();
+                        publish(&broker, &[event]).await;
+                        let consumer = Consumer::builder("payments", store.inbox());
+                        drain(&broker, consumer.on("OrderPlaced", forgive).build()).await
+                    });
+                }
+                let reports = consumers.join_all().await;
+                assert!(reports.iter().all(|report| report.published == 1), "{reports:?}");
+                assert_eq!(count(&store).await, 1);
+            }
+
+            #[tokio::test]
+            async fn by_position_one_mark_stands_for_all_ids() {
+                let Some(database) = $fresh else { return };
+                let (store, broker) = (database.store.clone(), MemoryBroker::new());
+                run(&store, TABLE).await;
+                let consumer = || {
+                    Consumer::builder("payments", store.inbox())
+                        .on_with("OrderPlaced", store.clone(), pay)
+                        .dead_letters(store.letters())
+                        .by_position(store.marks())
+                        .build()
+                };
+                let orders = logged(1..=20);
+                for dead in [1, 0] {
+                    broker.publish(&orders).await;
+                    assert_eq!(drain(&broker, consumer()).await.dead, dead);
+                }
+                assert_eq!(count(&store).await, 19);
+
+                // An owner and one that does not know yet that it is none.
+                let more = logged(14..=60);
+                let (owner, late) = (consumer(), consumer());
+                let both = async { tokio::join!(owner.publish(&more), late.publish(&more)) };
+                let (one, other) = timeout(Duration::from_secs(60), both).await.unwrap();
+                assert!(one.all_confirmed() && other.all_confirmed(), "{one:?} {other:?}");
+                assert_eq!(count(&store).await, 59);
+                let inbox = store.inbox();
+                let mut tx = inbox.begin().await.unwrap();
+                for message in orders.iter().chain(&more) {
+                    let seen = inbox.record(&mut tx, "payments", message.event.id).await.unwrap();
+                    assert_eq!(seen, Seen::First, "there is no row for it");
+                }
+                inbox.rollback(tx).await;
             }
 
             #[tokio::test]

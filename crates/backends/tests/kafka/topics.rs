@@ -34,6 +34,22 @@ pub(crate) async fn create(brokers: &str, topic: &str, settings: &[(&str, &str)]
     made[0].as_ref().expect("the topic is made");
 }
 
+/// Deletes a topic, and waits until it is gone.
+pub(crate) async fn delete(brokers: &str, topic: &str) {
+    let (admin, options) = (admin(brokers), AdminOptions::new().operation_timeout(Some(PATIENCE)));
+    admin.delete_topics(&[topic], &options).await.expect("an answer")[0].as_ref().expect("deleted");
+    let gone = async {
+        let known = |name| {
+            let metadata = admin.inner().fetch_metadata(None, PATIENCE).expect("metadata");
+            metadata.topics().iter().any(|it| it.name() == name)
+        };
+        while known(topic) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.expect("it is gone");
+}
+
 /// Changes a setting of a topic.
 pub(crate) async fn alter(brokers: &str, topic: &str, name: &str, value: &str) {
     let entries = [(name, value)].into_iter().collect();

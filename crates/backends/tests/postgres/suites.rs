@@ -9,7 +9,7 @@ use semel_backends::postgres::{
 use semel_core::idempotency::KeyAdmin;
 use semel_core::outbox::AppendError;
 use semel_core::{Event, InboxStore, Limit, OutboxWriter, Source};
-use semel_testkit::probe::{Probe, Ran, WriteProbe};
+use semel_testkit::probe::{Probe, Ran, Skip, WriteProbe};
 use semel_testkit::suites::admin::AdminProbe;
 use semel_testkit::suites::coordination::CoordinationProbe;
 use semel_testkit::suites::idempotency::IdempotencyProbe;
@@ -28,13 +28,14 @@ semel_testkit::admin_suite!(PostgresProbe);
 semel_testkit::idempotency_suite!(PostgresProbe);
 semel_testkit::coordination_suite!(PostgresProbe);
 
-/// A partitioned outbox, and one whose events are all beside its partitions, where they can be
-/// deleted one by one.
+/// A partitioned outbox and inbox, and an outbox whose events are all beside its partitions, where
+/// they can be deleted one by one.
 mod partitioned {
     use super::{PARTITIONED, PostgresProbe, REST};
 
     semel_testkit::outbox_suite!(PostgresProbe<PARTITIONED>);
     semel_testkit::source_suite!(PostgresProbe<PARTITIONED>);
+    semel_testkit::inbox_suite!(PostgresProbe<PARTITIONED>);
     semel_testkit::admin_suite!(PostgresProbe<REST>);
 }
 
@@ -62,6 +63,9 @@ impl<const LAYOUT: u8> Probe for PostgresProbe<LAYOUT> {
             if LAYOUT == POOLED { Database::pooled().await? } else { Database::new().await? };
         if LAYOUT == PARTITIONED || LAYOUT == REST {
             database.store.partition(Duration::from_secs(86_400)).await.unwrap();
+        }
+        if LAYOUT == PARTITIONED {
+            database.store.partition_inbox(Duration::from_secs(86_400)).await.unwrap();
         }
         if LAYOUT == REST {
             database.drop_partitions().await;
@@ -167,6 +171,13 @@ impl<const LAYOUT: u8> InboxProbe for PostgresProbe<LAYOUT> {
 
     async fn effects(&self) -> u64 {
         self.changes().await
+    }
+
+    fn keeps_ids(&self) -> Ran {
+        if LAYOUT == PARTITIONED {
+            return Err(Skip::because("ids go with their partition"));
+        }
+        Ok(())
     }
 }
 

@@ -2,10 +2,16 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+#[cfg(feature = "page")]
+use semel_core::Failure;
 use semel_core::admin::{Filter, Selection, State};
 use semel_core::{EventId, Timestamp};
 
+#[cfg(feature = "page")]
+use super::ApiOption;
 use super::{OutputOption, OwnerOption};
+#[cfg(feature = "page")]
+use crate::exit::Problem;
 use crate::wiring::{DATABASES, DatabaseKind};
 
 /// `semel dead retry`, `semel dead discard` and `semel replay`
@@ -31,11 +37,38 @@ pub(crate) struct ChangeOptions {
     pub(crate) filter: FilterOptions,
     #[command(flatten)]
     pub(crate) owner: OwnerOption,
+    #[cfg(feature = "page")]
+    #[command(flatten)]
+    pub(crate) api: ApiOption,
     #[command(flatten)]
     pub(crate) output: OutputOption,
 }
 
 impl ChangeOptions {
+    /// Whether the page has words for it.
+    #[cfg(feature = "page")]
+    pub(crate) fn check_askable(&self) -> Result<(), Problem> {
+        let what = if self.owner.consumer.is_some() {
+            "a relay does not know the dead letters of consumers"
+        } else if self.filter.has_quotes() {
+            "a double quote cannot be asked for over the API"
+        } else {
+            return Ok(());
+        };
+        let failure = Failure::misconfigured("E-API-QUESTION", what)
+            .with_fix("ask the database: leave --api out");
+        Err(Problem::new(failure, "--api", "nothing was changed; no event is lost").of_usage())
+    }
+
+    /// The same in the words of the page, one for each question: all that match, or each id.
+    pub(crate) fn in_words(&self, state: State) -> Vec<String> {
+        if self.all {
+            vec![self.filter.in_words(state)]
+        } else {
+            self.ids.iter().map(|id| format!("id:{id}")).collect()
+        }
+    }
+
     /// The events that were named, or those in `state` that match.
     pub(crate) fn selection(&self, state: State) -> Selection {
         if self.all {
@@ -71,6 +104,30 @@ pub(crate) struct FilterOptions {
 }
 
 impl FilterOptions {
+    #[cfg(feature = "page")]
+    fn has_quotes(&self) -> bool {
+        let texts = [&self.event_type, &self.aggregate_type, &self.aggregate_id];
+        texts.into_iter().flatten().any(|text| text.contains('"'))
+    }
+
+    fn in_words(&self, state: State) -> String {
+        let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
+        let words = [
+            ("state", Some(state.as_str().to_owned())),
+            ("event", self.event_type.clone()),
+            ("type", self.aggregate_type.clone()),
+            ("aggregate", self.aggregate_id.clone()),
+            ("since", time(self.since)),
+            ("until", time(self.until)),
+        ];
+        let word = |(name, value): (&str, Option<String>)| {
+            let value = value?;
+            let is_plain = !value.is_empty() && !value.contains(char::is_whitespace);
+            Some(if is_plain { format!("{name}:{value}") } else { format!("{name}:\"{value}\"") })
+        };
+        words.into_iter().filter_map(word).collect::<Vec<_>>().join(" ")
+    }
+
     pub(crate) fn in_state(&self, state: Option<State>) -> Filter {
         Filter {
             state,

@@ -2,6 +2,8 @@
 
 mod choice;
 mod config;
+#[cfg(all(test, feature = "mysql", feature = "postgres", feature = "proxy"))]
+mod documented;
 mod help;
 mod keys;
 #[cfg(all(test, feature = "mysql", feature = "postgres", feature = "proxy"))]
@@ -182,6 +184,10 @@ pub(crate) struct TablesOptions {
     #[arg(long, value_name = "SPAN", value_parser = parse_span)]
     pub(crate) partitioned: Option<Duration>,
 
+    /// Divide the inbox of consumers in the same way; PostgreSQL only
+    #[arg(long, value_name = "SPAN", value_parser = parse_span)]
+    pub(crate) partitioned_inbox: Option<Duration>,
+
     /// Make the replication slot that keeps events which are written as messages into the log;
     /// PostgreSQL only
     #[arg(long)]
@@ -279,11 +285,27 @@ pub(crate) struct RelayOptions {
     pub(crate) drain: bool,
 }
 
+/// A running relay instead of its database.
+#[cfg(feature = "page")]
+#[derive(Args, Debug)]
+pub(crate) struct ApiOption {
+    /// Ask the relay whose page is here, such as http://127.0.0.1:9464, instead of its database
+    #[arg(long, value_name = "URL", conflicts_with = "path")]
+    pub(crate) api: Option<String>,
+
+    /// The file with the token for it; otherwise $SEMEL_API_TOKEN
+    #[arg(long, value_name = "FILE", requires = "api")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
 /// `semel status`
 #[derive(Args, Debug)]
 pub(crate) struct StatusOptions {
     #[command(flatten)]
     pub(crate) config: ConfigOption,
+    #[cfg(feature = "page")]
+    #[command(flatten)]
+    pub(crate) api: ApiOption,
     #[command(flatten)]
     pub(crate) watch: WatchOption,
     #[command(flatten)]

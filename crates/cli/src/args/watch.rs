@@ -61,12 +61,16 @@ pub(crate) struct VerifyOptions {
     #[command(flatten)]
     pub(crate) pipeline: PipelineOption,
 
-    /// What arrived: one JSON object with an id per line; - for standard input, such as that of a
-    /// broker's own client
-    #[arg(long, value_name = "FILE", required_unless_present = "inbox")]
+    /// Which sink is read, if there are several; nothing is taken out of it
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["received", "inbox"])]
+    pub(crate) sink: Option<String>,
+
+    /// What arrived, instead of what the sink has: one JSON object with an id per line; - for
+    /// standard input, such as that of a broker's own client
+    #[arg(long, value_name = "FILE")]
     pub(crate) received: Option<PathBuf>,
 
-    /// The database of a consumer, whose inbox is compared; with --consumer
+    /// The database of a consumer, whose inbox is compared instead; with --consumer
     #[arg(long, value_name = "URL", conflicts_with = "received", requires = "consumer")]
     pub(crate) inbox: Option<String>,
 

@@ -6,6 +6,9 @@ use semel_core::admin::{Filter, Selection, State};
 use semel_core::{AdminStore, Failure};
 use serde_json::json;
 
+#[cfg(feature = "page")]
+use super::api::Api;
+use super::audit::Noted;
 use super::confirm::{Progress, says_yes};
 use super::{Desk, count_matching};
 use crate::args::ChangeOptions;
@@ -21,21 +24,13 @@ pub(crate) enum Change {
 
 impl Change {
     pub(crate) async fn run(self, options: &ChangeOptions) -> Result<Exit, Problem> {
-        let desk = Desk::of_owner(&options.owner).await?;
-        let (store, chosen) = (desk.store.as_ref(), options.selection(self.usual_state()));
-        let problem = |failure| desk.problem(failure);
-        let count = match &chosen {
-            _ if options.dry_run => self.count(store, &chosen).await.map_err(problem)?,
-            Selection::Ids(_) => self.apply(store, &chosen).await.map_err(problem)?,
-            Selection::Matching(filter) => {
-                let count = self.count(store, &chosen).await.map_err(problem)?;
-                self.confirm(options, count, &desk)?;
-                self.apply_bulk(store, filter, count).await.map_err(|(failure, done)| {
-                    let place = format!("{}, after {done} of {count} events", desk.place);
-                    Problem::new(failure, place, "what was done before holds; repeating it is safe")
-                })?
-            }
+        #[cfg(feature = "page")]
+        let count = match Api::of(&options.api)? {
+            Some(api) => self.run_over(&api, options).await?,
+            None => self.run_here(options).await?,
         };
+        #[cfg(not(feature = "page"))]
+        let count = self.run_here(options).await?;
         let done = self.done();
         match options.output.format {
             Format::Json => print_json(&json!({ done: count, "dry_run": options.dry_run })),
@@ -45,17 +40,65 @@ impl Change {
         Ok(Exit::Done)
     }
 
+    /// In the database; who did it is written down there.
+    async fn run_here(self, options: &ChangeOptions) -> Result<usize, Problem> {
+        let desk = Desk::of_owner(&options.owner).await?;
+        let (store, chosen) = (desk.store.as_ref(), options.selection(self.usual_state()));
+        let problem = |failure| desk.problem(failure);
+        if options.dry_run {
+            return self.count(store, &chosen).await.map_err(problem);
+        }
+        let words = options.in_words(self.usual_state()).join(" ");
+        let note = || Noted::begin(&*desk.database, self.as_str(), &desk.owner, &words);
+        match &chosen {
+            Selection::Ids(_) => {
+                let noted = note().await.map_err(problem)?;
+                let done = self.apply(store, &chosen).await.map_err(problem)?;
+                noted.end(done).await;
+                Ok(done)
+            }
+            Selection::Matching(filter) => {
+                let count = self.count(store, &chosen).await.map_err(problem)?;
+                self.confirm(options, count, &desk.place)?;
+                let noted = note().await.map_err(problem)?;
+                let applied = self.apply_bulk(store, filter, count).await;
+                let (Ok(done) | Err((_, done))) = &applied;
+                noted.end(*done).await;
+                applied.map_err(|(failure, done)| {
+                    let place = format!("{}, after {done} of {count} events", desk.place);
+                    Problem::new(failure, place, "what was done before holds; repeating it is safe")
+                })
+            }
+        }
+    }
+
+    /// By a relay; it looks whether the caller may, and writes it down.
+    #[cfg(feature = "page")]
+    async fn run_over(self, api: &Api, options: &ChangeOptions) -> Result<usize, Problem> {
+        options.check_askable()?;
+        let name = api.pipeline(options.owner.pipeline.name.as_deref()).await?;
+        let (mut count, all) = (0, options.in_words(self.usual_state()));
+        if options.all && !options.dry_run {
+            let matching = api.change(&name, self.as_str(), &all.join(" "), true).await?;
+            self.confirm(options, matching, &format!("pipeline.{name}"))?;
+        }
+        for words in all {
+            count += api.change(&name, self.as_str(), &words, options.dry_run).await?;
+        }
+        Ok(count)
+    }
+
     /// Many events at once are asked about, unless there are none.
-    fn confirm(self, options: &ChangeOptions, count: usize, desk: &Desk) -> Result<(), Problem> {
+    fn confirm(self, options: &ChangeOptions, count: usize, place: &str) -> Result<(), Problem> {
         let done = self.done();
-        let question = format!("{count} events of {} will be {done}. Go on?", desk.place);
+        let question = format!("{count} events of {place} will be {done}. Go on?");
         if options.yes || count == 0 || says_yes(&question) {
             return Ok(());
         }
         let what = format!("nobody confirmed that {count} events are {done}");
         let failure = Failure::refused("E-NOT-CONFIRMED", what)
             .with_fix("add --yes, or --dry-run to only count; at a terminal you are asked");
-        Err(desk.problem(failure).of_usage())
+        Err(Problem::new(failure, place, super::EFFECT).of_usage())
     }
 
     /// A page at a time: small transactions let the relays through, and ctrl-C loses nothing.
@@ -82,6 +125,14 @@ impl Change {
                 progress.end();
                 return Ok(done);
             }
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Retry => "retry",
+            Self::Discard => "discard",
+            Self::Replay => "replay",
         }
     }
 

@@ -6,6 +6,7 @@ use semel_core::admin::{EventView, Filter, State};
 use semel_core::{AdminStore, Clock, Failure, SystemClock};
 use serde_json::json;
 
+use super::audit::Noted;
 use super::{Desk, count_matching};
 use crate::args::CleanOptions;
 use crate::exit::{Exit, Problem};
@@ -25,10 +26,15 @@ pub(crate) async fn run(options: &CleanOptions) -> Result<Exit, Problem> {
             let effect = "what was deleted before is gone; every event that is due remains";
             Problem::new(failure, &desk.place, effect)
         };
+        let words = format!("older than {}", humantime::format_duration(age));
+        let noted = Noted::begin(&*desk.database, "clean", &desk.owner, &words).await;
+        let noted = noted.map_err(|failure| desk.problem(failure))?;
         if options.limit.is_none() {
             dropped = desk.store.upkeep(age).await.map_err(problem)?;
         }
-        delete_old(desk.store.as_ref(), age, CHUNK, limit).await.map_err(problem)?
+        let deleted = delete_old(desk.store.as_ref(), age, CHUNK, limit).await.map_err(problem)?;
+        noted.end(deleted).await;
+        deleted
     };
     match options.output.format {
         Format::Json => print_json(&json!({

@@ -2,15 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use semel_relay::{Group, Report, Stop, Stopper};
 use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{Instant, sleep};
 
 #[cfg(feature = "page")]
 use super::page::View;
 use super::relay::{EFFECT, connect, crashed, open};
+#[cfg(feature = "page")]
+use crate::config::Http;
 use crate::config::{Config, Pipeline, Retention};
 use crate::exit::Problem;
+
+const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// Pipelines that run, and those that wait for their predecessor to end.
 pub(super) struct Fleet {
@@ -19,19 +25,29 @@ pub(super) struct Fleet {
     running: JoinSet<Ended>,
     members: BTreeMap<String, Member>,
     waiting: BTreeMap<String, Ready>,
+    /// Those that failed, until they are tried again, and how often in a row.
+    resting: JoinSet<String>,
+    failures: BTreeMap<String, u32>,
     // Ends with the fleet: nobody waits for it.
     upkeep: JoinSet<()>,
     #[cfg(feature = "page")]
     views: BTreeMap<String, View>,
 }
 
-/// A pipeline and how it ended.
-pub(super) type Ended = (String, Result<Report, Problem>);
+/// What happens to a pipeline.
+pub(super) enum News {
+    Ended(String, Result<Report, Problem>),
+    /// It failed, and is to be tried again now.
+    Rested(String),
+}
+
+type Ended = (String, Result<Report, Problem>);
 
 struct Member {
     fingerprint: u64,
     stopper: Stopper,
     upkeep: Option<AbortHandle>,
+    since: Instant,
     /// It was told to stop, once: twice would make it leave at once.
     leaving: bool,
 }
@@ -55,6 +71,8 @@ impl Fleet {
             running: JoinSet::new(),
             members: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            resting: JoinSet::new(),
+            failures: BTreeMap::new(),
             upkeep: JoinSet::new(),
             #[cfg(feature = "page")]
             views: BTreeMap::new(),
@@ -88,43 +106,83 @@ impl Fleet {
         }
     }
 
-    /// The next pipeline that ends; nothing when none is left.
-    pub(super) async fn next(&mut self) -> Option<Ended> {
-        let (name, ended) = match self.running.join_next().await? {
-            Ok(ended) => ended,
-            Err(panicked) => (String::new(), Err(crashed(panicked))),
+    /// What happens next; nothing when no pipeline is left.
+    pub(super) async fn next(&mut self) -> Option<News> {
+        let ended = tokio::select! {
+            ended = self.running.join_next() => ended?,
+            Some(Ok(name)) = self.resting.join_next() => return Some(News::Rested(name)),
         };
-        if let Some(Member { upkeep: Some(upkeep), .. }) = self.members.remove(&name) {
-            upkeep.abort();
+        let (name, ended) = ended.unwrap_or_else(|gone| (String::new(), Err(crashed(gone))));
+        if let Some(Member { upkeep, since, .. }) = self.members.remove(&name) {
+            upkeep.inspect(AbortHandle::abort);
+            if since.elapsed() > LONGEST_REST {
+                self.failures.remove(&name);
+            }
         }
-        let Some(successor) = self.waiting.remove(&name) else { return Some((name, ended)) };
+        let Some(successor) = self.waiting.remove(&name) else {
+            return Some(News::Ended(name, ended));
+        };
         self.launch(successor);
         let report = ended.unwrap_or_else(|problem| {
             tracing::error!(pipeline = name, "the old one failed: {}", problem.summary());
             Report::default()
         });
-        Some((name, Ok(report)))
+        Some(News::Ended(name, Ok(report)))
     }
 
-    /// Goes over to a new configuration: what did not change goes on, the rest is stopped as by
-    /// SIGTERM and started again where it was. Unless all of it is right, nothing changes.
-    pub(super) async fn reload(&mut self, path: &Path) {
-        if self.stopping || self.drain {
+    /// Lets the others go on without one that failed, which is tried again after a while. Says no when
+    /// there are no others.
+    pub(super) fn goes_on_without(&mut self, name: &str, problem: &Problem) -> bool {
+        if self.drain || self.stopping || self.members.is_empty() {
+            return false;
+        }
+        let failures = self.failures.entry(name.to_owned()).or_default();
+        let rest = Duration::from_secs(1 << (*failures).min(6)).min(LONGEST_REST);
+        *failures += 1;
+        let message = problem.message();
+        tracing::error!(
+            pipeline = name,
+            "it stopped and is tried again in {rest:?}; the other pipelines go on\n{message}"
+        );
+        let name = name.to_owned();
+        self.resting.spawn(async move {
+            sleep(rest).await;
+            name
+        });
+        true
+    }
+
+    /// Starts one that failed, as the configuration has it now.
+    pub(super) async fn revive(&mut self, name: &str, path: &Path) {
+        if self.stopping || self.members.contains_key(name) {
             return;
         }
-        match self.prepare(path).await {
-            Ok(changes) => self.apply(changes),
-            Err(problem) => {
-                let message = problem.message();
-                tracing::error!("the new configuration is refused, the old one goes on\n{message}");
-            }
+        if let Err(problem) = self.start_again(name, path).await {
+            self.goes_on_without(name, &problem);
         }
     }
 
-    /// Connects what is new or different, before anything is stopped.
-    async fn prepare(&mut self, path: &Path) -> Result<Changes, Problem> {
+    async fn start_again(&mut self, name: &str, path: &Path) -> Result<(), Problem> {
+        let Config { pipelines, retention, .. } = Config::load(path)?;
+        if let Some(pipeline) = pipelines.into_iter().find(|pipeline| pipeline.name == name) {
+            let ready = self.connect(pipeline, retention).await?;
+            self.launch(ready);
+        }
+        Ok(())
+    }
+
+    /// Connects what is new or different, before anything is stopped; nothing, when it stops anyway.
+    pub(super) async fn prepare(&mut self, path: &Path) -> Result<Option<Changes>, Problem> {
+        if self.stopping || self.drain {
+            return Ok(None);
+        }
         let config = Config::load(path)?;
-        let mut changes = Changes { kept: Vec::new(), ready: Vec::new() };
+        let mut changes = Changes {
+            kept: Vec::new(),
+            ready: Vec::new(),
+            #[cfg(feature = "page")]
+            http: config.http,
+        };
         for pipeline in config.pipelines {
             let member = self.members.get(&pipeline.name);
             let stays =
@@ -136,10 +194,12 @@ impl Fleet {
                 changes.ready.push(ready.inspect_err(|_| changes.give_up())?);
             }
         }
-        Ok(changes)
+        Ok(Some(changes))
     }
 
-    fn apply(&mut self, changes: Changes) {
+    /// Goes over to a new configuration: what did not change goes on, the rest is stopped as by
+    /// SIGTERM and started again where it was. Gives how many were kept, stopped and started.
+    pub(super) fn apply(&mut self, changes: Changes) -> [usize; 3] {
         let (kept, started) = (changes.kept.len(), changes.ready.len());
         self.forget_waiting();
         let mut stopped = 0;
@@ -161,7 +221,7 @@ impl Fleet {
                 self.launch(ready);
             }
         }
-        tracing::info!(kept, stopped, started, "the new configuration holds");
+        [kept, stopped, started]
     }
 
     /// Those that will never start.
@@ -199,23 +259,33 @@ impl Fleet {
         tracing::info!(pipeline = name, "relay started: {place}");
         let (stopper, stop) = Stop::new();
         let drain = self.drain;
-        self.members.insert(name.clone(), Member { fingerprint, stopper, upkeep, leaving: false });
+        let since = Instant::now();
+        let member = Member { fingerprint, stopper, upkeep, since, leaving: false };
+        self.members.insert(name.clone(), member);
+        // A task of its own, so that one that panics is known by its name.
+        let run =
+            async move { if drain { group.drain(stop).await } else { group.run(stop).await } };
         self.running.spawn(async move {
-            let ended = if drain { group.drain(stop).await } else { group.run(stop).await };
-            (name, ended.map_err(|failure| Problem::new(failure, place, EFFECT)))
+            let ended = match tokio::spawn(run).await {
+                Ok(ended) => ended.map_err(|failure| Problem::new(failure, place, EFFECT)),
+                Err(panicked) => Err(crashed(panicked)),
+            };
+            (name, ended)
         });
     }
 }
 
 /// What a new configuration keeps and brings.
-struct Changes {
+pub(super) struct Changes {
     kept: Vec<String>,
     ready: Vec<Ready>,
+    #[cfg(feature = "page")]
+    pub(super) http: Option<Http>,
 }
 
 impl Changes {
     /// Nothing of it will run.
-    fn give_up(&self) {
+    pub(super) fn give_up(&self) {
         self.ready.iter().filter_map(|ready| ready.upkeep.as_ref()).for_each(AbortHandle::abort);
     }
 }

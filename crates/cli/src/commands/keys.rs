@@ -6,10 +6,11 @@ use semel_core::Failure;
 use semel_core::idempotency::{KeyAdmin, KeyView, ScopedKey};
 use serde_json::{Value, json};
 
+use super::audit::Noted;
 use crate::args::{KeyListOptions, KeyReleaseOptions, KeyShowOptions, KeysCommand};
 use crate::exit::{Exit, Problem};
 use crate::output::{Align, Format, Table, age, print, print_json};
-use crate::wiring::{Keys, connect_keys, shown};
+use crate::wiring::{DatabaseKind, Keys, Missing, connect_keys, shown};
 
 pub(crate) async fn run(command: &KeysCommand) -> Result<Exit, Problem> {
     match command {
@@ -89,7 +90,7 @@ async fn release(options: &KeyReleaseOptions) -> Result<Exit, Problem> {
     let desk = Desk::open(&options.store.url).await?;
     let mut released = Vec::new();
     for key in &options.keys {
-        let was_used = free(&*desk.store, key, options.dry_run).await;
+        let was_used = free(&*desk.store, &options.store.url, key, options.dry_run).await;
         let was_used = was_used.map_err(|failure| desk.problem(failure))?;
         if options.output.format == Format::Text {
             let word = match (was_used, options.dry_run) {
@@ -109,8 +110,28 @@ async fn release(options: &KeyReleaseOptions) -> Result<Exit, Problem> {
     Ok(Exit::Done)
 }
 
-async fn free(store: &dyn Keys, key: &ScopedKey, dry_run: bool) -> Result<bool, Failure> {
-    if dry_run { Ok(store.look(key).await?.is_some()) } else { KeyAdmin::free(store, key).await }
+async fn free(
+    store: &dyn Keys,
+    url: &str,
+    key: &ScopedKey,
+    dry_run: bool,
+) -> Result<bool, Failure> {
+    if dry_run {
+        return Ok(store.look(key).await?.is_some());
+    }
+    let noted = note(url, key).await?;
+    let was_used = KeyAdmin::free(store, key).await?;
+    if let Some(noted) = noted {
+        noted.end(usize::from(was_used)).await;
+    }
+    Ok(was_used)
+}
+
+/// A store that is no database has no log of changes.
+async fn note(url: &str, key: &ScopedKey) -> Result<Option<Noted>, Failure> {
+    let Ok(kind) = DatabaseKind::of_url(url) else { return Ok(None) };
+    let database = (kind.connect)(url.to_owned(), Missing::Refuse).await?;
+    Noted::begin(&*database, "free key", "", &format!("key:{key}")).await.map(Some)
 }
 
 fn table(keys: &[KeyView]) -> Table<5> {

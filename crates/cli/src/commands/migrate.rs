@@ -1,5 +1,7 @@
 //! `semel migrate`: the tables and their versions.
 
+use std::time::Duration;
+
 use semel_core::Failure;
 
 use super::{connect, database_kind, database_problem, migrate_down};
@@ -20,17 +22,21 @@ pub(crate) async fn run(command: &MigrateCommand) -> Result<Exit, Problem> {
 }
 
 async fn up(options: &TablesOptions) -> Result<Exit, Problem> {
-    let TablesOptions { database: place, partitioned, .. } = options;
-    let (partitions, messages) = (partitions(options)?, messages(options)?);
+    let place = &options.database;
+    let (divisions, messages) = (divisions(options)?, messages(options)?);
     let database = connect(place, Missing::Create, EFFECT).await?;
     let applied = database.migrate().await.map_err(|failure| problem(place, failure))?;
     for name in &applied {
         print(&format!("applied {name}\n"));
     }
-    if let (Some(partitions), Some(span)) = (partitions, *partitioned) {
+    for Division { name, partitions, span } in divisions {
         let divided = (partitions.apply)(place.url.clone(), span).await;
         let divided = divided.map_err(|failure| problem(place, failure))?;
-        print(if divided { "divided the outbox\n" } else { "the outbox is divided already\n" });
+        print(&if divided {
+            format!("divided the {name}\n")
+        } else {
+            format!("the {name} is divided already\n")
+        });
     }
     if let Some(messages) = messages {
         (messages.prepare)(place.url.clone()).await.map_err(|failure| problem(place, failure))?;
@@ -42,7 +48,7 @@ async fn up(options: &TablesOptions) -> Result<Exit, Problem> {
 
 fn sql(options: &TablesOptions) -> Result<Exit, Problem> {
     let mut sql = (database_kind(&options.database, EFFECT)?.schema)();
-    if let (Some(partitions), Some(span)) = (partitions(options)?, options.partitioned) {
+    for Division { partitions, span, .. } in divisions(options)? {
         sql = sql + "\n" + &(partitions.sql)(span);
     }
     if let Some(messages) = messages(options)? {
@@ -52,16 +58,30 @@ fn sql(options: &TablesOptions) -> Result<Exit, Problem> {
     Ok(Exit::Done)
 }
 
-/// What divides the outbox, if that is asked for.
-fn partitions(options: &TablesOptions) -> Result<Option<&'static Partitions>, Problem> {
+/// A table that is to be divided.
+struct Division {
+    name: &'static str,
+    partitions: &'static Partitions,
+    span: Duration,
+}
+
+fn divisions(options: &TablesOptions) -> Result<Vec<Division>, Problem> {
     let kind = database_kind(&options.database, EFFECT)?;
-    if options.partitioned.is_some() && kind.partitions.is_none() {
-        let what = "only the outbox of PostgreSQL can be partitioned";
-        let failure = Failure::misconfigured("E-NO-PARTITIONS", what)
-            .with_fix("leave out --partitioned; [retention] deletes old events everywhere");
-        return Err(problem(&options.database, failure).of_usage());
-    }
-    Ok(kind.partitions.as_ref())
+    let asked = [
+        ("outbox", options.partitioned, &kind.partitions),
+        ("inbox", options.partitioned_inbox, &kind.inbox_partitions),
+    ];
+    let asked = asked.into_iter().filter_map(|(name, span, how)| Some((name, span?, how)));
+    let divisions = asked.map(|(name, span, how)| match how {
+        Some(partitions) => Ok(Division { name, partitions, span }),
+        None => {
+            let what = format!("only the {name} of PostgreSQL can be partitioned");
+            let failure = Failure::misconfigured("E-NO-PARTITIONS", what)
+                .with_fix("leave the option out; what is old is deleted everywhere");
+            Err(problem(&options.database, failure).of_usage())
+        }
+    });
+    divisions.collect()
 }
 
 /// What keeps messages, if that is asked for.

@@ -1,5 +1,8 @@
 //! One file or folder per command.
 
+#[cfg(feature = "page")]
+mod api;
+mod audit;
 pub(crate) mod change;
 pub(crate) mod check;
 pub(crate) mod clean;
@@ -46,6 +49,8 @@ struct Desk {
     store: Box<dyn AdminStore>,
     database: Box<dyn Database>,
     place: String,
+    /// Whose events they are, as the log of changes has it.
+    owner: String,
 }
 
 impl Desk {
@@ -59,8 +64,8 @@ impl Desk {
             return Self::open(&options.pipeline).await;
         };
         let (database, _) = open_inbox(url).await?;
-        let (store, place) = (database.letters(consumer), format!("consumer {consumer}"));
-        Ok(Self { store, database, place })
+        let (store, owner) = (database.letters(consumer), format!("consumer {consumer}"));
+        Ok(Self { store, database, place: owner.clone(), owner })
     }
 
     async fn of(pipeline: &Pipeline) -> Result<Self, Problem> {
@@ -72,7 +77,9 @@ impl Desk {
             Ok((database.admin(&pipeline.name, pipeline.source.mapping.as_ref()), database))
         };
         match opened.await {
-            Ok((store, database)) => Ok(Self { store, database, place }),
+            Ok((store, database)) => {
+                Ok(Self { store, database, place, owner: pipeline.name.clone() })
+            }
             Err(failure) => Err(Problem::new(failure, place, EFFECT)),
         }
     }

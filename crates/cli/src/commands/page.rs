@@ -1,16 +1,19 @@
 //! The page beside the relays of a process: what they do, for people and for probes.
 
-use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::{Request, State};
+use axum::response::Response;
 use metrics_exporter_prometheus::PrometheusHandle;
 use semel_backends::mapped::Mapping;
 use semel_core::Failure;
 use semel_dashboard::{Dashboard, Pipeline as Shown, router};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tower_service::Service;
 
 use crate::config::{Http, Pipeline};
 use crate::counting;
@@ -18,21 +21,23 @@ use crate::wiring::{Database, Mode, shown};
 
 /// Takes the address for as long as it lives, and shows what it was told last.
 pub(super) struct Page {
-    listener: TcpListener,
     http: Http,
     metrics: PrometheusHandle,
+    /// Until it is known what to show.
+    listener: Option<TcpListener>,
+    current: Current,
+    watching: JoinSet<()>,
     serving: JoinSet<()>,
-    _tidying: JoinSet<()>,
 }
+
+/// What is answered now. Connections that are open go over to it with their next request: who may
+/// not come in any more is not let in for having come before.
+type Current = Arc<RwLock<Router>>;
 
 impl Page {
     /// Takes the address, and counts from now on.
     pub(super) async fn bind(http: Http) -> Result<Self, Failure> {
-        let taken = TcpListener::bind(http.listen).and_then(|listener| {
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        });
-        let listener = taken.map_err(|error| {
+        let listener = TcpListener::bind(http.listen).await.map_err(|error| {
             let what = format!("cannot listen on {}", http.listen);
             Failure::misconfigured("E-HTTP-LISTEN", what)
                 .with_source(error)
@@ -41,9 +46,25 @@ impl Page {
         let metrics = counting::install()?;
         let address = listener.local_addr().unwrap_or(http.listen);
         tracing::info!("page, API, health and metrics on http://{address}/");
-        let mut tidying = JoinSet::new();
-        tidying.spawn(tidy(metrics.clone()));
-        Ok(Self { listener, http, metrics, serving: JoinSet::new(), _tidying: tidying })
+        let mut serving = JoinSet::new();
+        serving.spawn(tidy(metrics.clone()));
+        let (listener, current, watching) = (Some(listener), Current::default(), JoinSet::new());
+        Ok(Self { http, metrics, listener, current, watching, serving })
+    }
+
+    /// Goes over to another configuration of itself; when it cannot, it stays as it is.
+    pub(super) async fn renew(page: &mut Option<Self>, http: Option<Http>) -> Result<(), Failure> {
+        let Some(http) = http else {
+            if page.take().is_some() {
+                tracing::info!("there is no page any more");
+            }
+            return Ok(());
+        };
+        match page {
+            Some(known) if known.http.listen == http.listen => known.http = http,
+            _ => *page = Some(Self::bind(http).await?),
+        }
+        Ok(())
     }
 
     /// Shows these pipelines from now on.
@@ -55,14 +76,12 @@ impl Page {
             .with_access(self.http.access.clone())
             .with_metrics(move || render.render());
         let dashboard = views.into_iter().map(View::shown).fold(dashboard, Dashboard::with);
-        match self.listener.try_clone().and_then(tokio::net::TcpListener::from_std) {
-            Ok(listener) => {
-                self.serving.abort_all();
-                let watched = dashboard.clone();
-                self.serving.spawn(async move { watched.watch().await });
-                self.serving.spawn(answer(listener, router(dashboard)));
-            }
-            Err(error) => tracing::error!(%error, "the page goes on showing what it did"),
+        let watched = dashboard.clone();
+        self.watching.abort_all();
+        self.watching.spawn(async move { watched.watch().await });
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = router(dashboard);
+        if let Some(listener) = self.listener.take() {
+            self.serving.spawn(serve(listener, Arc::clone(&self.current)));
         }
     }
 }
@@ -105,10 +124,17 @@ impl View {
     }
 }
 
-async fn answer(listener: tokio::net::TcpListener, app: Router) {
+async fn serve(listener: TcpListener, current: Current) {
+    let app = Router::new().fallback(answer).with_state(current);
     if let Err(error) = axum::serve(listener, app).await {
         tracing::error!(%error, "the page has ended");
     }
+}
+
+async fn answer(State(current): State<Current>, request: Request) -> Response {
+    let mut now = current.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let Ok(answer) = now.call(request).await;
+    answer
 }
 
 /// What was measured long ago must not fill the memory.

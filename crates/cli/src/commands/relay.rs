@@ -1,6 +1,7 @@
 //! `semel relay`: runs the pipelines of the configuration until it is told to stop. SIGHUP reads the
 //! configuration again.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use semel_core::Failure;
@@ -8,7 +9,7 @@ use semel_core::coordination::Share;
 use semel_relay::{Fanout, Group, Relay, Report, Routed};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::fleet::Fleet;
+use super::fleet::{Fleet, News};
 #[cfg(feature = "page")]
 use super::page::Page;
 use super::retention;
@@ -29,8 +30,9 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
     let _logging = Logging::start()?;
     #[cfg(feature = "page")]
     let (mut config, mut page) = (config, None);
+    // Whoever drains may do so beside a relay that has the address already.
     #[cfg(feature = "page")]
-    if let Some(http) = config.http.take() {
+    if let Some(http) = config.http.take().filter(|_| !options.drain) {
         let bound = Page::bind(http).await;
         page = Some(bound.map_err(|failure| Problem::new(failure, "[http]", EFFECT))?);
     }
@@ -51,19 +53,25 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
                 fleet.stop();
             }
             Some(()) = reloads.recv() => {
-                fleet.reload(path).await;
                 #[cfg(feature = "page")]
-                if let Some(page) = &mut page {
-                    page.show(fleet.views());
+                let changed = reload(&mut fleet, path, &mut page).await;
+                #[cfg(not(feature = "page"))]
+                let changed = reload(&mut fleet, path).await;
+                if let Err(problem) = changed {
+                    let message = problem.message();
+                    tracing::error!("the new configuration is refused, the old one goes on\n{message}");
                 }
             }
-            ended = fleet.next() => match ended {
+            news = fleet.next() => match news {
                 None => break,
-                Some((name, Ok(report))) => dead += tell(&name, report),
-                Some((_, Err(failed))) => {
-                    problem.get_or_insert(failed);
-                    fleet.stop();
+                Some(News::Ended(name, Ok(report))) => dead += tell(&name, report),
+                Some(News::Ended(name, Err(failed))) => {
+                    if !fleet.goes_on_without(&name, &failed) {
+                        problem.get_or_insert(failed);
+                        fleet.stop();
+                    }
                 }
+                Some(News::Rested(name)) => fleet.revive(&name, path).await,
             }
         }
     }
@@ -72,6 +80,29 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
         None if options.drain && dead > 0 => Ok(Exit::Problems),
         None => Ok(Exit::Done),
     }
+}
+
+/// Goes over to what the configuration says now. Unless all of it is right, nothing changes.
+async fn reload(
+    fleet: &mut Fleet,
+    path: &Path,
+    #[cfg(feature = "page")] page: &mut Option<Page>,
+) -> Result<(), Problem> {
+    let Some(changes) = fleet.prepare(path).await? else { return Ok(()) };
+    #[cfg(feature = "page")]
+    let mut changes = changes;
+    #[cfg(feature = "page")]
+    if let Err(failure) = Page::renew(page, changes.http.take()).await {
+        changes.give_up();
+        return Err(Problem::new(failure, "[http]", EFFECT));
+    }
+    let [kept, stopped, started] = fleet.apply(changes);
+    #[cfg(feature = "page")]
+    if let Some(page) = page {
+        page.show(fleet.views());
+    }
+    tracing::info!(kept, stopped, started, "the new configuration holds");
+    Ok(())
 }
 
 /// The database of a pipeline, if it has the right tables.

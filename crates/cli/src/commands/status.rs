@@ -5,6 +5,8 @@ use semel_core::diagnosis::{Log, Needs, Severity};
 use serde_json::{Value, json};
 
 use super::Desk;
+#[cfg(feature = "page")]
+use super::api::Api;
 use super::check::log_of;
 use super::screen::Screen;
 use crate::args::StatusOptions;
@@ -14,42 +16,103 @@ use crate::output::{Align, Format, Table, age, print_json};
 use crate::wiring::Mode;
 
 pub(crate) async fn run(options: &StatusOptions) -> Result<Exit, Problem> {
-    let config = Config::load(&options.config.path)?;
-    let mut desks = Vec::new();
-    for pipeline in &config.pipelines {
-        desks.push((pipeline, Desk::of(pipeline).await?));
-    }
+    let place = Place::open(options).await?;
     let Some(every) = options.watch.watch else {
-        show(&look(&desks).await?, options.output.format);
+        show(&place.look().await?, options.output.format);
         return Ok(Exit::Done);
     };
     let mut screen = Screen::new();
     while screen.goes_on(every).await {
-        let rows = look(&desks).await?;
+        let rows = place.look().await?;
         screen.clear();
         show(&rows, options.output.format);
     }
     Ok(Exit::Done)
 }
 
-async fn look<'a>(desks: &[(&'a Pipeline, Desk)]) -> Result<Vec<Row<'a>>, Problem> {
-    let mut all = Vec::new();
-    for (pipeline, desk) in desks {
-        let stats = desk.store.stats().await.map_err(|failure| desk.problem(failure))?;
-        all.push((pipeline.name.as_str(), stats, why_polling(desk, pipeline).await?));
-    }
-    Ok(all)
+/// Where the numbers come from.
+enum Place {
+    Databases(Vec<(Pipeline, Desk)>),
+    #[cfg(feature = "page")]
+    Relay(Box<Api>),
 }
 
-fn show(rows: &[Row<'_>], format: Format) {
+impl Place {
+    async fn open(options: &StatusOptions) -> Result<Self, Problem> {
+        #[cfg(feature = "page")]
+        if let Some(api) = Api::of(&options.api)? {
+            return Ok(Self::Relay(Box::new(api)));
+        }
+        let mut desks = Vec::new();
+        for pipeline in Config::load(&options.config.path)?.pipelines {
+            let desk = Desk::of(&pipeline).await?;
+            desks.push((pipeline, desk));
+        }
+        Ok(Self::Databases(desks))
+    }
+
+    async fn look(&self) -> Result<Vec<Row>, Problem> {
+        match self {
+            Self::Databases(desks) => {
+                let mut all = Vec::new();
+                for (pipeline, desk) in desks {
+                    let stats =
+                        desk.store.stats().await.map_err(|failure| desk.problem(failure))?;
+                    let news = match why_polling(desk, pipeline).await? {
+                        None => News::Tailing,
+                        Some(why) => News::Polling(why),
+                    };
+                    all.push((pipeline.name.clone(), stats, news));
+                }
+                Ok(all)
+            }
+            #[cfg(feature = "page")]
+            Self::Relay(api) => Ok(api.overview().await?.iter().map(told).collect()),
+        }
+    }
+}
+
+/// A pipeline as a relay tells of it.
+#[cfg(feature = "page")]
+fn told(pipeline: &Value) -> Row {
+    let point = &pipeline["point"];
+    let counts =
+        State::ALL.map(|state| pipeline["states"][state.as_str()].as_u64().unwrap_or_default());
+    let oldest_pending = point["oldest"].as_f64().map(std::time::Duration::from_secs_f64);
+    let parked_lanes = point["parked"].as_u64().unwrap_or_default();
+    let name = pipeline["name"].as_str().unwrap_or_default().to_owned();
+    (name, Stats { counts, oldest_pending, parked_lanes }, News::Unknown)
+}
+
+fn show(rows: &[Row], format: Format) {
     match format {
         Format::Text => table(rows).print(),
         Format::Json => print_json(&rows.iter().map(json).collect::<Vec<_>>()),
     }
 }
 
-/// A pipeline, its numbers, and why it learns of new events by polling; nothing if it tails the log.
-type Row<'a> = (&'a str, Stats, Option<String>);
+/// A pipeline, its numbers, and how it learns of new events.
+type Row = (String, Stats, News);
+
+enum News {
+    Tailing,
+    /// And why it does not tail the log.
+    Polling(String),
+    /// A relay does not tell.
+    #[cfg(feature = "page")]
+    Unknown,
+}
+
+impl News {
+    fn in_words(&self) -> String {
+        match self {
+            Self::Tailing => "tailing".into(),
+            Self::Polling(why) => format!("polling ({why})"),
+            #[cfg(feature = "page")]
+            Self::Unknown => "-".into(),
+        }
+    }
+}
 
 async fn why_polling(desk: &Desk, pipeline: &Pipeline) -> Result<Option<String>, Problem> {
     /// What keeps a relay from tailing.
@@ -100,7 +163,7 @@ async fn why_polling(desk: &Desk, pipeline: &Pipeline) -> Result<Option<String>,
     Ok(Some(obstacle.map_or_else(|| idle.to_owned(), |obstacle| obstacle.what)))
 }
 
-fn table(all: &[Row<'_>]) -> Table<10> {
+fn table(all: &[Row]) -> Table<10> {
     use Align::{Left, Right};
     let mut table = Table::new([
         ("PIPELINE", Left),
@@ -114,11 +177,11 @@ fn table(all: &[Row<'_>]) -> Table<10> {
         ("OLDEST PENDING", Right),
         ("NEW EVENTS", Left),
     ]);
-    for (name, stats, polling) in all {
+    for (name, stats, news) in all {
         let [pending, publishing, published, failed, dead, discarded] =
             stats.counts.map(|count| count.to_string());
         table.row([
-            (*name).to_owned(),
+            name.clone(),
             pending,
             publishing,
             published,
@@ -127,17 +190,23 @@ fn table(all: &[Row<'_>]) -> Table<10> {
             discarded,
             stats.parked_lanes.to_string(),
             stats.oldest_pending.map_or_else(|| "-".into(), age),
-            polling.as_ref().map_or_else(|| "tailing".into(), |why| format!("polling ({why})")),
+            news.in_words(),
         ]);
     }
     table
 }
 
-fn json((name, stats, polling): &Row<'_>) -> Value {
+fn json((name, stats, news): &Row) -> Value {
+    let (tailing, polling) = match news {
+        News::Tailing => (Some(true), None),
+        News::Polling(why) => (Some(false), Some(why)),
+        #[cfg(feature = "page")]
+        News::Unknown => (None, None),
+    };
     let mut value = json!({
         "pipeline": name,
         "parked_aggregates": stats.parked_lanes,
-        "tailing": polling.is_none(),
+        "tailing": tailing,
         "polling_because": polling,
         "oldest_pending_age_seconds": stats.oldest_pending.map(|age| age.as_secs_f64()),
     });

@@ -1,126 +1,195 @@
 //! `semel verify`: compares what the outbox says was published with what arrived.
 
-use std::collections::{HashMap, HashSet};
-use std::io::{self, BufRead, BufReader};
-use std::path::Path;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
+use semel_backends::Arrival;
 use semel_core::admin::{EventView, Filter, State};
-use semel_core::{EventId, Failure, LaneKey, Message, Route};
+use semel_core::{EventId, Failure, LaneKey, Message, Route, Topic};
 use serde_json::{Value, json};
 
 use super::{Desk, database_problem, open_inbox};
 use crate::args::VerifyOptions;
-use crate::config::{Config, Pipeline};
+use crate::config::{Config, Pipeline, Sink};
 use crate::exit::{Exit, Problem};
 use crate::output::{Format, print, print_json};
+use crate::wiring::{ReadSink, arrivals_in};
 
 const EFFECT: &str = "nothing was changed; no event is lost by looking";
 const PAGE: usize = 1000;
 
 pub(crate) async fn run(options: &VerifyOptions) -> Result<Exit, Problem> {
-    let arrived = match (&options.received, &options.inbox) {
-        (Some(path), _) => Arrived::read(path)?,
-        (None, Some(url)) => {
-            Arrived::applied(url, options.consumer.as_deref().unwrap_or_default()).await?
-        }
-        (None, None) => Arrived::default(),
-    };
     let config = Config::load(&options.pipeline.config.path)?;
     let pipeline = config.pipeline(options.pipeline.name.as_deref())?;
-    let verdict = compare(pipeline, options, &arrived).await?;
+    let place = Place::of(options, pipeline)?;
+    let outbox = Outbox { desk: Desk::of(pipeline).await?, pipeline, options };
+    // First: what is published while the rest is looked at must not seem lost.
+    let promised = outbox.promised().await?;
+    let arrived = Arrived::of(place.read(&promised.topics).await?);
+    let verdict = outbox.compare(&promised, &arrived).await?;
     match options.output.format {
-        Format::Text => print(&verdict.text()),
-        Format::Json => print_json(&verdict.json()),
+        Format::Text => print(&verdict.text(&place.in_words())),
+        Format::Json => print_json(&verdict.json(&place.in_words())),
     }
     Ok(if verdict.is_good() { Exit::Done } else { Exit::Problems })
 }
 
-/// What arrived: how often, and in which order.
-#[derive(Default)]
-struct Arrived {
-    by_id: HashMap<EventId, Arrival>,
+/// Where events arrive.
+enum Place<'a> {
+    Lines(&'a std::path::Path),
+    Inbox { url: &'a str, consumer: &'a str },
+    Sink { sink: &'a Sink, read: &'a ReadSink },
 }
 
-#[derive(Clone, Copy)]
-struct Arrival {
-    times: u32,
-    /// The first time; a later one is a greater number.
-    rank: i64,
+impl<'a> Place<'a> {
+    fn of(options: &'a VerifyOptions, pipeline: &'a Pipeline) -> Result<Self, Problem> {
+        if let Some(path) = &options.received {
+            return Ok(Self::Lines(path));
+        }
+        if let (Some(url), Some(consumer)) = (&options.inbox, &options.consumer) {
+            return Ok(Self::Inbox { url, consumer });
+        }
+        let wrong = |failure| Problem::new(failure, pipeline.place(), EFFECT).of_usage();
+        let sink = match (&options.sink, &pipeline.sinks[..]) {
+            (None, [only]) => Some(only),
+            (None, _) => None,
+            (Some(name), sinks) => sinks.iter().find(|sink| sink.name == *name),
+        };
+        let sink = sink.ok_or_else(|| {
+            let names: Vec<_> = pipeline.sinks.iter().map(|sink| sink.name.as_str()).collect();
+            let what = "which sink is to be read?";
+            let fix = format!("give --sink one of {}", names.join(", "));
+            wrong(Failure::misconfigured("E-VERIFY-SINK", what).with_fix(fix))
+        })?;
+        match &sink.connect.read {
+            Some(read) => Ok(Self::Sink { sink, read }),
+            None => Err(wrong(unreadable(sink))),
+        }
+    }
+
+    async fn read(&self, topics: &BTreeSet<Topic>) -> Result<Vec<Arrival>, Problem> {
+        let problem = |failure| Problem::new(failure, self.in_words(), EFFECT);
+        match self {
+            Self::Lines(path) => arrivals_in(path).map_err(problem),
+            Self::Inbox { url, consumer } => applied(url, consumer).await,
+            Self::Sink { read, .. } => read(topics.clone()).await.map_err(problem),
+        }
+    }
+
+    fn in_words(&self) -> String {
+        match self {
+            Self::Lines(path) if path.as_os_str() == "-" => "standard input".into(),
+            Self::Lines(path) => path.display().to_string(),
+            Self::Inbox { consumer, .. } => format!("the inbox of {consumer}"),
+            Self::Sink { sink, .. } => format!("sink.{} ({})", sink.name, sink.technology()),
+        }
+    }
 }
+
+/// A sink whose messages are gone once they are read.
+fn unreadable(sink: &Sink) -> Failure {
+    let (name, kind) = (&sink.name, sink.technology());
+    let what = format!("sink.{name} cannot be read: of {kind}, to read is to take away");
+    Failure::misconfigured("E-VERIFY-UNREADABLE", what).with_fix(
+        "compare what consumers applied with --inbox URL --consumer NAME, or what a client wrote \
+         down with --received FILE",
+    )
+}
+
+/// What the inbox of a consumer remembers.
+async fn applied(url: &str, consumer: &str) -> Result<Vec<Arrival>, Problem> {
+    let (database, place) = open_inbox(url).await?;
+    let mut arrivals = Vec::new();
+    let mut from = EventId::from_uuid(Default::default());
+    loop {
+        let page = database.applied(consumer, from, PAGE + 1).await;
+        let page = page.map_err(|failure| database_problem(&place, failure, EFFECT))?;
+        let next = page.get(PAGE).map(|one| one.id);
+        let arrival = |id, place| Arrival { id, queue: 0, place };
+        let known = page.iter().take(PAGE);
+        arrivals.extend(known.map(|one| arrival(one.id, one.at.as_microsecond())));
+        match next {
+            Some(next) => from = next,
+            None => return Ok(arrivals),
+        }
+    }
+}
+
+/// What arrived: how often, and where first.
+struct Arrived(HashMap<EventId, (u32, Arrival)>);
 
 impl Arrived {
-    /// One JSON object per line, with the id of the event in it.
-    fn read(path: &Path) -> Result<Self, Problem> {
-        let is_standard = path.as_os_str() == "-";
-        let place = if is_standard { "standard input".into() } else { path.display().to_string() };
-        let lines: Box<dyn BufRead> = if is_standard {
-            Box::new(io::stdin().lock())
-        } else {
-            let opened = std::fs::File::open(path);
-            Box::new(BufReader::new(opened.map_err(|error| unreadable(error, &place))?))
-        };
-        let mut arrived = Self::default();
-        for (number, line) in lines.lines().enumerate() {
-            let line = line.map_err(|error| unreadable(error, &place))?;
-            if line.trim().is_empty() {
-                continue;
+    fn of(arrivals: Vec<Arrival>) -> Self {
+        let mut all = HashMap::new();
+        for arrival in arrivals {
+            let (times, first) = all.entry(arrival.id).or_insert((0, arrival));
+            *times += 1;
+            if arrival.queue == first.queue {
+                first.place = first.place.min(arrival.place);
             }
-            let id = id_of(&line).ok_or_else(|| {
-                let what = format!("line {} has no id of an event", number + 1);
-                let failure = Failure::refused("E-VERIFY-LINE", what).with_fix(
-                    "give JSON objects with \"id\", \"semel-event-id\" or \"ce_id\", at the top or in \
-                     \"headers\", or ids alone, one per line",
-                );
-                Problem::new(failure, &place, EFFECT)
-            })?;
-            arrived.note(id, i64::try_from(number).unwrap_or(i64::MAX));
         }
-        Ok(arrived)
+        Self(all)
+    }
+}
+
+/// The events of a pipeline, as far as they were asked for.
+struct Outbox<'a> {
+    desk: Desk,
+    pipeline: &'a Pipeline,
+    options: &'a VerifyOptions,
+}
+
+/// What has to be there.
+#[derive(Default)]
+struct Promised {
+    published: HashSet<EventId>,
+    topics: BTreeSet<Topic>,
+}
+
+impl Outbox<'_> {
+    async fn promised(&self) -> Result<Promised, Problem> {
+        let mut promised = Promised::default();
+        self.each(|view| {
+            if view.state != State::Published {
+                return;
+            }
+            // What the pipeline is not for counts as published, and never arrives.
+            let message = Message::first("", view.event.clone());
+            if let Ok(Some(sent)) = self.pipeline.routing.route(&message) {
+                promised.published.insert(view.event.id);
+                promised.topics.insert(sent.topic);
+            }
+        })
+        .await?;
+        Ok(promised)
     }
 
-    /// What the inbox of a consumer remembers.
-    async fn applied(url: &str, consumer: &str) -> Result<Self, Problem> {
-        let (database, place) = open_inbox(url).await?;
-        let mut arrived = Self::default();
-        let mut from = EventId::from_uuid(Default::default());
+    async fn compare(&self, promised: &Promised, arrived: &Arrived) -> Result<Verdict, Problem> {
+        let mut verdict = Verdict::default();
+        let mut last = HashMap::new();
+        let mut known = HashSet::new();
+        self.each(|view| {
+            known.insert(view.event.id);
+            verdict.judge(view, promised, arrived, &mut last);
+        })
+        .await?;
+        verdict.unknown = arrived.0.keys().filter(|id| !known.contains(*id)).count();
+        Ok(verdict)
+    }
+
+    async fn each(&self, mut look: impl FnMut(&EventView)) -> Result<(), Problem> {
+        let (since, until) = (self.options.since, self.options.until);
+        let filter = Filter { since, until, ..Filter::default() };
+        let mut after = None;
         loop {
-            let page = database.applied(consumer, from, PAGE + 1).await;
-            let page = page.map_err(|failure| database_problem(&place, failure, EFFECT))?;
-            let next = page.get(PAGE).map(|one| one.id);
-            for one in page.iter().take(PAGE) {
-                arrived.note(one.id, one.at.as_microsecond());
-            }
-            match next {
-                Some(next) => from = next,
-                None => return Ok(arrived),
+            let page = self.desk.store.list(&filter, after, PAGE).await;
+            let page = page.map_err(|failure| self.desk.problem(failure))?;
+            page.events.iter().for_each(&mut look);
+            after = page.next;
+            if after.is_none() {
+                return Ok(());
             }
         }
     }
-
-    fn note(&mut self, id: EventId, rank: i64) {
-        let arrival = self.by_id.entry(id).or_insert(Arrival { times: 0, rank });
-        arrival.times += 1;
-    }
-}
-
-fn unreadable(error: io::Error, place: &str) -> Problem {
-    let failure = Failure::misconfigured("E-VERIFY-READ", "cannot read what arrived")
-        .with_source(error)
-        .with_fix("give --received a file that this user may read, or - for standard input");
-    Problem::new(failure, place, EFFECT)
-}
-
-/// The id in a line, wherever a broker's client puts it.
-fn id_of(line: &str) -> Option<EventId> {
-    const NAMES: [&str; 5] = ["semel-event-id", "ce_id", "ce-id", "cloudEvents_id", "id"];
-    if let Ok(id) = line.trim().parse() {
-        return Some(id);
-    }
-    let value: Value = serde_json::from_str(line).ok()?;
-    let inside = |table: &Value| {
-        NAMES.iter().find_map(|name| table.get(name)?.as_str()?.parse::<EventId>().ok())
-    };
-    inside(&value).or_else(|| inside(value.get("headers")?))
 }
 
 /// What the comparison found.
@@ -135,76 +204,51 @@ struct Verdict {
     unknown: usize,
 }
 
-async fn compare(
-    pipeline: &Pipeline,
-    options: &VerifyOptions,
-    arrived: &Arrived,
-) -> Result<Verdict, Problem> {
-    let desk = Desk::of(pipeline).await?;
-    let filter = Filter { since: options.since, until: options.until, ..Filter::default() };
-    let mut verdict = Verdict::default();
-    let mut last: HashMap<LaneKey, i64> = HashMap::new();
-    let mut known: HashSet<EventId> = HashSet::new();
-    let mut after = None;
-    loop {
-        let page = desk.store.list(&filter, after, PAGE).await;
-        let page = page.map_err(|failure| desk.problem(failure))?;
-        for view in &page.events {
-            known.insert(view.event.id);
-            verdict.judge(pipeline, view, arrived, &mut last);
-        }
-        after = page.next;
-        if after.is_none() {
-            break;
-        }
-    }
-    verdict.unknown = arrived.by_id.keys().filter(|id| !known.contains(*id)).count();
-    Ok(verdict)
-}
+/// How far each lane is in each queue.
+type Latest = HashMap<(LaneKey, usize), i64>;
 
 impl Verdict {
     fn judge(
         &mut self,
-        pipeline: &Pipeline,
         view: &EventView,
+        promised: &Promised,
         arrived: &Arrived,
-        last: &mut HashMap<LaneKey, i64>,
+        last: &mut Latest,
     ) {
         let event = &view.event;
-        // What the pipeline is not for counts as published, and never arrives.
-        let is_sent =
-            !matches!(pipeline.routing.route(&Message::first("", event.clone())), Ok(None));
+        let is_promised = promised.published.contains(&event.id);
         match view.state {
-            State::Published if is_sent => self.published += 1,
+            State::Published => self.published += u64::from(is_promised),
             State::Dead => self.dead += 1,
             State::Pending | State::Publishing | State::Failed => self.waiting += 1,
-            State::Published | State::Discarded => {}
+            State::Discarded => {}
         }
         let told = || format!("{}  {}  {}", event.lane(), event.event_type, event.id);
-        let Some(arrival) = arrived.by_id.get(&event.id) else {
-            if view.state == State::Published && is_sent {
+        let Some((times, first)) = arrived.0.get(&event.id) else {
+            if is_promised {
                 self.lost.push(told());
             }
             return;
         };
-        if arrival.times > 1 {
+        if *times > 1 {
             self.doubled.push(told());
         }
-        let latest = last.entry(event.lane_key()).or_insert(arrival.rank);
-        if arrival.rank < *latest {
+        let latest = last.entry((event.lane_key(), first.queue)).or_insert(first.place);
+        if first.place < *latest {
             self.out_of_order.push(told());
         }
-        *latest = arrival.rank.max(*latest);
+        *latest = first.place.max(*latest);
     }
 
     fn is_good(&self) -> bool {
         self.lost.is_empty() && self.doubled.is_empty() && self.out_of_order.is_empty()
     }
 
-    fn text(&self) -> String {
+    fn text(&self, place: &str) -> String {
         const SHOWN: usize = 10;
         let Self { published, waiting, dead, unknown, .. } = self;
-        let mut text = format!("{published} published, {waiting} waiting, {dead} dead\n");
+        let mut text =
+            format!("{published} published, {waiting} waiting, {dead} dead; in {place}:\n");
         let lists = [
             ("lost", &self.lost),
             ("doubled", &self.doubled),
@@ -216,36 +260,18 @@ impl Verdict {
         }
         if *unknown > 0 {
             text += &format!(
-                "{unknown} arrived that the outbox does not have: cleaned up, or not ours\n"
+                "{unknown} arrived that were not asked for: cleaned up, of another time, or not ours\n"
             );
         }
         text
     }
 
-    fn json(&self) -> Value {
+    fn json(&self, place: &str) -> Value {
         let Self { published, waiting, dead, unknown, lost, doubled, out_of_order } = self;
         json!({
-            "published": published, "waiting": waiting, "dead": dead, "lost": lost,
-            "doubled": doubled, "out_of_order": out_of_order, "not_in_outbox": unknown,
+            "compared_with": place, "published": published, "waiting": waiting, "dead": dead,
+            "lost": lost, "doubled": doubled, "out_of_order": out_of_order,
+            "not_in_outbox": unknown,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_are_found_where_clients_put_them() {
-        let id = EventId::now();
-        let lines = [
-            format!("{id}"),
-            format!("{{\"id\": \"{id}\"}}"),
-            format!("{{\"topic\": \"x\", \"headers\": {{\"ce_id\": \"{id}\"}}}}"),
-        ];
-        for line in lines {
-            assert_eq!(id_of(&line), Some(id), "{line}");
-        }
-        assert_eq!(id_of("{\"id\": 7}"), None);
     }
 }

@@ -57,7 +57,7 @@ pub(crate) use self::effective::{Effective, Whole};
 use self::files::File;
 #[cfg(feature = "page")]
 pub(crate) use self::http::Http;
-pub(crate) use self::pipeline::Pipeline;
+pub(crate) use self::pipeline::{Pipeline, Sink};
 use self::pipeline::{read_pipeline, read_sink, read_source};
 #[cfg(feature = "proxy")]
 pub(crate) use self::proxy::{ProxyFile, Route, parse_scope};

@@ -71,7 +71,6 @@ pub(crate) struct Sink {
 
 impl Sink {
     /// What its type is called.
-    #[cfg(feature = "page")]
     pub(crate) fn technology(&self) -> &'static str {
         self.kind.name
     }

@@ -1,6 +1,7 @@
 //! The one place where technologies meet: which databases and sinks there are, what they are
 //! called, and how each is connected. Help, configuration and commands read these lists.
 
+mod arrivals;
 mod keys;
 mod sinks;
 
@@ -18,6 +19,7 @@ use semel_core::letters::LettersAdmin;
 use semel_core::outbox::AppendError;
 use semel_core::{AdminStore, Event, EventId, Failure, Source};
 
+pub(crate) use self::arrivals::{ReadSink, arrivals_in};
 pub(crate) use self::keys::{Keys, connect_keys};
 pub(crate) use self::sinks::{
     ConnectSink, SINKS, ShareSinks, SinkKind, missing_feature, sinks_in_words,
@@ -34,6 +36,8 @@ pub(crate) struct DatabaseKind {
     pub(crate) schema: fn() -> String,
     /// How its outbox is divided, where it can be.
     pub(crate) partitions: Option<Partitions>,
+    /// How its inbox is divided, where it can be.
+    pub(crate) inbox_partitions: Option<Partitions>,
     /// What drops them, as SQL.
     pub(crate) drop: fn() -> String,
     /// Its roles as SQL; their names begin with what is given.
@@ -89,7 +93,7 @@ pub(crate) struct Messages {
     pub(crate) is_carried: fn(String) -> Connecting<bool>,
 }
 
-/// How an outbox is divided into partitions of some time.
+/// How an outbox or an inbox is divided into partitions of some time.
 #[derive(Debug)]
 pub(crate) struct Partitions {
     /// The SQL that does it, after that of the tables.
@@ -115,6 +119,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         schemes: &["sqlite://"],
         schema: sqlite::schema_sql,
         partitions: None,
+        inbox_partitions: None,
         drop: sqlite::drop_sql,
         grants: sqlite::grants_sql,
         notifies: false,
@@ -131,6 +136,10 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         partitions: Some(Partitions {
             sql: semel_backends::postgres::partition_sql,
             apply: |url, span| Box::pin(partition_postgres(url, span)),
+        }),
+        inbox_partitions: Some(Partitions {
+            sql: semel_backends::postgres::inbox_partition_sql,
+            apply: |url, span| Box::pin(partition_inbox(url, span)),
         }),
         drop: semel_backends::postgres::drop_sql,
         grants: semel_backends::postgres::grants_sql,
@@ -151,6 +160,7 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         schemes: &["mysql://", "mariadb://"],
         schema: semel_backends::mysql::schema_sql,
         partitions: None,
+        inbox_partitions: None,
         drop: semel_backends::mysql::drop_sql,
         grants: semel_backends::mysql::grants_sql,
         notifies: false,
@@ -239,7 +249,6 @@ pub(crate) trait Database: Diagnose {
     fn keys(&self) -> Arc<dyn Keys>;
 
     /// What the database knows about the work on it.
-    #[cfg(feature = "page")]
     fn insight(&self) -> Arc<dyn semel_core::Insight>;
 
     /// The dead letters of a consumer, for its operators.
@@ -337,6 +346,12 @@ async fn connect_postgres(url: String) -> Result<Box<dyn Database>, Failure> {
 #[cfg(feature = "postgres")]
 async fn partition_postgres(url: String, span: Duration) -> Result<bool, Failure> {
     semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?.partition(span).await
+}
+
+#[cfg(feature = "postgres")]
+async fn partition_inbox(url: String, span: Duration) -> Result<bool, Failure> {
+    let store = semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?;
+    store.partition_inbox(span).await
 }
 
 #[cfg(feature = "postgres")]
@@ -460,7 +475,6 @@ macro_rules! implement_database {
                 Arc::new(self.keys())
             }
 
-            #[cfg(feature = "page")]
             fn insight(&self) -> Arc<dyn semel_core::Insight> {
                 Arc::new(self.clone())
             }

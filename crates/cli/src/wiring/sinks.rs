@@ -1,14 +1,17 @@
 //! Which sinks there are, and which keys each of them has.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
+use semel_backends::Arrival;
 use semel_backends::ndjson::{FileSink, StdoutSink};
 use semel_core::coordination::Share;
 #[cfg(feature = "sinks")]
 use semel_core::wire::Format;
-use semel_core::{Failure, Schedule, Sink};
+use semel_core::{Failure, Schedule, Sink, Topic};
 
-use super::Connecting;
+use super::{Connecting, ReadSink, arrivals_in};
 use crate::config::Section;
 
 /// A kind of sink, known by its `type`.
@@ -31,12 +34,23 @@ pub(crate) struct SinkKind {
 pub(crate) struct ConnectSink {
     connect: Arc<dyn Fn() -> Connecting<Arc<dyn Sink>> + Send + Sync>,
     share: Option<ConnectShare>,
+    /// Where what is there can be read without taking it out.
+    pub(crate) read: Option<ReadSink>,
 }
 
 /// Connects a sink for one share of the pipeline of this name, and for no other.
 type ConnectShare = Arc<dyn Fn(&str, Share) -> Connecting<Arc<dyn Sink>> + Send + Sync>;
 
 impl ConnectSink {
+    /// The same, and what is there can be read.
+    fn readable<F>(self, read: impl Fn(BTreeSet<Topic>) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Vec<Arrival>, Failure>> + Send + 'static,
+    {
+        let read = move |topics: BTreeSet<Topic>| Box::pin(read(topics)) as Connecting<_>;
+        Self { read: Some(Arc::new(read)), ..self }
+    }
+
     /// For everyone.
     pub(crate) fn connect(&self) -> Connecting<Arc<dyn Sink>> {
         (self.connect)()
@@ -83,7 +97,9 @@ pub(crate) const SINKS: &[SinkKind] = &[
         topic_may_hold: |_| true,
         parse: |section| {
             let path = section.required("path")?;
-            Some(sink(move || FileSink::open(path.clone())))
+            let opened = path.clone();
+            let sink = sink(move || FileSink::open(opened.clone()));
+            Some(sink.readable(move |_| std::future::ready(arrivals_in(Path::new(&path)))))
         },
     },
     #[cfg(feature = "kafka")]
@@ -203,7 +219,7 @@ where
         let connecting = connect();
         Box::pin(async move { Ok(Arc::new(connecting.await?) as Arc<dyn Sink>) }) as Connecting<_>
     });
-    ConnectSink { connect, share: None }
+    ConnectSink { connect, share: None, read: None }
 }
 
 #[cfg(feature = "kafka")]
@@ -251,9 +267,14 @@ fn kafka(section: &mut Section<'_>) -> Option<ConnectSink> {
         Arc::new(move |pipeline: &str, share| connect_once(&config, id.as_deref(), pipeline, share))
             as ConnectShare
     });
+    let read = config.clone();
     let plain = sink(move || {
         let config = config.clone();
         async move { config.connect().await }
+    })
+    .readable(move |topics| {
+        let config = read.clone();
+        async move { config.arrivals(&topics).await }
     });
     Some(ConnectSink { share, ..plain })
 }
@@ -354,7 +375,12 @@ fn nats(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, ca, NatsConfig::ca_file);
     config = with(config, stream, NatsConfig::create_stream);
     config = with(config, timeout, NatsConfig::timeout);
-    Some(sink(move || config.clone().connect()))
+    let read = config.clone();
+    let sink = sink(move || config.clone().connect());
+    Some(sink.readable(move |topics| {
+        let config = read.clone();
+        async move { config.arrivals(&topics).await }
+    }))
 }
 
 #[cfg(feature = "mqtt")]
@@ -405,7 +431,12 @@ fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, length, RedisConfig::max_len);
     config = with(config, size, RedisConfig::max_field_bytes);
     config = with(config, timeout, RedisConfig::timeout);
-    Some(sink(move || config.clone().connect()))
+    let read = config.clone();
+    let sink = sink(move || config.clone().connect());
+    Some(sink.readable(move |topics| {
+        let config = read.clone();
+        async move { config.arrivals(&topics).await }
+    }))
 }
 
 #[cfg(feature = "aws")]
@@ -483,6 +514,7 @@ fn webhook(section: &mut Section<'_>) -> Option<ConnectSink> {
     for network in allow {
         config = checked(section, "allow", config.allow(&network))?;
     }
+    checked(section, "url", config.check())?;
     config = with(config, timeout, WebhookConfig::timeout);
     config = with(config, concurrency, WebhookConfig::concurrency);
     config = with(config, ca, WebhookConfig::ca_file);

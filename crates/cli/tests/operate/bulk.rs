@@ -42,3 +42,33 @@ fn pages_of_events_are_changed_once_each() {
     shop.expect(0, &["relay", "--drain"]);
     assert_eq!(shop.published().len(), 2 * 1234);
 }
+
+#[test]
+fn every_change_is_written_down_with_who_made_it() {
+    let shop = with_dead_letters(3);
+    shop.expect(0, &["dead", "retry", "--all", "--dry-run"]);
+    shop.refused(64, &["dead", "retry", "--all"]);
+    shop.expect(0, &["dead", "retry", "--all", "--yes", "--aggregate", "2"]);
+    let dead = shop.json(&["dead", "list"])["events"][0]["id"].as_str().unwrap().to_owned();
+    shop.expect(0, &["dead", "discard", &dead]);
+    shop.expect(0, &["relay", "--drain"]);
+    shop.expect(0, &["replay", "--all", "--yes", "--type", "Order Placed"]);
+    shop.expect(0, &["clean", "--older-than", "0s"]);
+    let key = format!("{:064}", 7);
+    shop.expect(0, &["keys", "release", &key, "--store", "sqlite://shop.db"]);
+    let log = shop.text(
+        "SELECT group_concat(what || ' ' || pipeline || ' ' || filter || ' ' || events, '; ')
+         FROM (SELECT * FROM semel_audit ORDER BY id)",
+    );
+    let expected = [
+        "retry orders state:dead aggregate:2 1".to_owned(),
+        format!("discard orders id:{dead} 1"),
+        "replay orders state:published event:\"Order Placed\" 0".to_owned(),
+        "clean orders older than 0s 2".to_owned(),
+        format!("free key  key:{key} 0"),
+    ];
+    assert_eq!(log, expected.join("; "));
+    let who = shop.text("SELECT group_concat(DISTINCT who) FROM semel_audit");
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    assert!(who.ends_with(host.trim()) && who.matches('@').count() == 1, "{who}");
+}

@@ -93,3 +93,14 @@ fn the_schema_is_json_and_names_the_sinks() {
     let names: Vec<_> = types.iter().map(|one| &one["properties"]["type"]["const"]).collect();
     assert!(names.contains(&&"file".into()) && names.contains(&&"webhook".into()), "{names:?}");
 }
+
+/// The configuration that the containers start with.
+#[test]
+#[cfg(all(feature = "kafka", feature = "postgres"))]
+fn the_configuration_of_the_compose_file_is_right() {
+    let shop = Shop::new();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/docker/semel.toml");
+    let mut command = shop.command(&["config", "check", "--config", file]);
+    let output = command.env("DATABASE_URL", "postgres://postgres@db/shop").output().unwrap();
+    assert!(output.status.success(), "{}", super::shop::all(&output));
+}

@@ -5,6 +5,7 @@
 #[path = "../shop/mod.rs"]
 mod shop;
 
+mod apart;
 mod bulk;
 mod config;
 mod init;
@@ -31,6 +32,16 @@ impl Shop {
             let mut connection = SqliteConnection::connect(&url).await.unwrap();
             sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
         });
+    }
+
+    /// One text.
+    fn text(&self, sql: &str) -> String {
+        let url = format!("sqlite://{}", self.file("shop.db").display());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut connection = SqliteConnection::connect(&url).await.unwrap();
+            sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut connection).await.unwrap()
+        })
     }
 
     fn insert(&self, aggregate: &str, event_type: &str) {

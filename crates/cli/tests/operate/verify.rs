@@ -80,6 +80,30 @@ fn the_inbox_of_a_consumer_is_compared_with_the_outbox() {
     assert_eq!(counts(&verdict(&shop, 0, &inbox)), [0, 0, 0]);
 }
 
+/// Without being told what arrived, the sink is read.
+#[test]
+fn the_sink_itself_is_compared_with_the_outbox() {
+    let shop = shop_with(&["A", "B"]);
+    let good = verdict(&shop, 0, &[]);
+    assert_eq!(counts(&good), [0, 0, 0]);
+    assert_eq!(good["compared_with"], "sink.out (file)");
+    let text = shop.read("events.ndjson");
+    let [a, _] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+    fs::write(shop.file("events.ndjson"), format!("{a}\n{a}\n")).unwrap();
+    assert_eq!(counts(&verdict(&shop, 1, &[])), [1, 1, 0]);
+
+    let two = shop.read("semel.toml").replace("to = \"out\"", "to = [\"out\", \"more\"]");
+    shop.write_config(&format!("{two}\n[sink.more]\ntype = \"stdout\"\n"));
+    let which = shop.refused(64, &["verify"]);
+    assert!(
+        which.contains("E-VERIFY-SINK") && which.contains("--sink one of out, more"),
+        "{which}"
+    );
+    assert_eq!(counts(&verdict(&shop, 1, &["--sink", "out"])), [1, 1, 0]);
+    let cannot = shop.refused(64, &["verify", "--sink", "more"]);
+    assert!(cannot.contains("E-VERIFY-UNREADABLE") && cannot.contains("--received"), "{cannot}");
+}
+
 /// What the pipeline is not for counts as published, and is not lost.
 #[test]
 fn events_that_are_passed_over_are_not_missed() {

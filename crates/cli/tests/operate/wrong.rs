@@ -58,6 +58,8 @@ const TABLE: &[(In, &str, &str)] = &[
     (Source, "table = 'o'\ncolumns = { payloda = 'x' }", "did you mean \"payload\"?"),
     // sinks
     (Sink, "type = 'fiel'", "did you mean \"file\"?"),
+    (Sink, "type = 'webhook'\nurl = 'http://example.com/a'", "set plain_http = true for http://"),
+    (Sink, "type = 'webhook'\nurl = 'https://10.0.0.1/a'", "allow"),
     (Sink, "path = 'x'", "needs the key \"type\""),
     (Sink, "type = 'file'", "needs the key \"path\""),
     (Sink, "type = 'file'\npaht = 'x'", "did you mean \"path\"?"),

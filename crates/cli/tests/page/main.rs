@@ -7,11 +7,18 @@
     reason = "helpers of tests may panic"
 )]
 
+mod api;
 mod browser;
 #[cfg(feature = "postgres")]
 mod large;
+#[cfg(all(feature = "postgres", feature = "nats"))]
+mod newcomer;
 mod pictures;
 mod relay;
+#[cfg(all(feature = "postgres", feature = "nats"))]
+#[path = "../shell/mod.rs"]
+#[allow(dead_code, reason = "other tests need more of it")]
+mod shell;
 #[path = "../shop/mod.rs"]
 #[allow(dead_code, reason = "other tests need more of it")]
 mod shop;
@@ -25,6 +32,17 @@ use shop::Shop;
 
 const ENTER: &str = "\u{e007}";
 const TAB: &str = "\u{e004}";
+
+/// What is in the way of something else in the frame of the page, with a pipeline to choose; and
+/// whether the page one is on can be seen among the others.
+const CROWDED: &str = "(() => {
+    document.getElementById('source-label').hidden = false;
+    const place = (id) => document.getElementById(id).getBoundingClientRect();
+    const now = document.querySelector('#nav [aria-current]').getBoundingClientRect();
+    if (place('source').right > place('pulse').left) return 'the choice is over the pulse';
+    if (now.left < 0 || now.right > innerWidth) return 'where one is, is out of sight';
+    return '';
+})()";
 
 /// Two dead letters, one with an event behind it, and one event that was published; the relay that
 /// serves the page would publish them now.
@@ -80,6 +98,7 @@ fn every_page_loads_and_asks_nobody_else() {
             browser.wait(&format!("document.documentElement.dataset.theme === '{scheme}'"));
             let wide = browser.run("return document.documentElement.scrollWidth - innerWidth");
             assert!(wide.as_f64().unwrap() <= 0.0, "{page} is {wide} too wide at {width}");
+            browser.wait(&format!("{CROWDED} === ''"));
         }
     }
     assert_eq!(browser.complaints(), Vec::<String>::new());
@@ -173,6 +192,51 @@ fn the_keyboard_reaches_everything() {
     browser.press("t");
     browser.wait("document.documentElement.dataset.theme === 'dark'");
     assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_reload_goes_over_to_other_callers_and_another_address() {
+    let shop = Shop::new();
+    let mut relay = Relay::start(&shop, "1MiB", "");
+    let overview = "/api/overview";
+    assert_eq!(relay.get(overview, "").0, 200);
+    let log = || std::fs::read_to_string(shop.file("log")).unwrap();
+    let reload = |relay: &Relay, configuration: &str| {
+        let before = log().matches("the new configuration").count();
+        shop.write_config(configuration);
+        relay.signal("HUP");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while log().matches("the new configuration").count() == before {
+            assert!(Instant::now() < deadline, "{}", log());
+            sleep(Duration::from_millis(20));
+        }
+    };
+    let open = std::fs::read_to_string(shop.file("semel.toml")).unwrap();
+    let token = "[http.access.olga]\nrole = \"viewer\"\ntoken = \"the token of the viewer\"\n";
+    reload(&relay, &format!("{open}{token}"));
+    assert_eq!(relay.get(overview, "").0, 401);
+    let bearer = "authorization: Bearer the token of the viewer\r\n";
+    assert_eq!(relay.get(overview, bearer).0, 200);
+
+    // An address that cannot be had changes nothing.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = |address: &str| open.replace("127.0.0.1:0", address);
+    reload(&relay, &listen(&taken.local_addr().unwrap().to_string()));
+    assert!(log().contains("E-HTTP-LISTEN") && log().contains("the old one goes on"), "{}", log());
+    assert_eq!(relay.get(overview, "").0, 401);
+
+    reload(&relay, &listen("127.0.0.2:0"));
+    let said = log();
+    let (_, address) = said.rsplit_once("metrics on ").unwrap();
+    let before =
+        std::mem::replace(&mut relay.url, address.lines().next().unwrap().trim().to_owned());
+    assert_eq!(relay.get(overview, "").0, 200, "{} is open again", relay.url);
+    let old = before.trim_start_matches("http://").trim_end_matches('/');
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while std::net::TcpStream::connect(old).is_ok() {
+        assert!(Instant::now() < deadline, "{old} is not given up");
+    }
+    drop(taken);
 }
 
 #[test]

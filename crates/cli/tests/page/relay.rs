@@ -53,6 +53,12 @@ impl Relay {
         relay
     }
 
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.process.id().to_string();
+        let sent = std::process::Command::new("kill").args(["-s", name, &id]).status().unwrap();
+        assert!(sent.success());
+    }
+
     /// Asks for a path; gives status and answer.
     pub(crate) fn get(&self, path: &str, headers: &str) -> (u16, String) {
         self.ask("GET", path, headers, "")

@@ -27,6 +27,40 @@ fn relay_to(sink: &str, topic: &str) -> Shop {
     shop
 }
 
+/// What arrived is read from the broker, and stays there; what did not arrive is missed; what was
+/// sent again is there twice, unless the broker knows it.
+#[cfg(any(feature = "kafka", feature = "nats", feature = "redis"))]
+fn verify(shop: &Shop, kind: &str, doubled: usize) {
+    let verdict = |code| -> serde_json::Value {
+        serde_json::from_str(&shop.expect(code, &["verify", "--output", "json"])).unwrap()
+    };
+    let counts = |verdict: &serde_json::Value| {
+        ["lost", "doubled", "out_of_order"].map(|what| verdict[what].as_array().unwrap().len())
+    };
+    for _ in 0..2 {
+        let good = verdict(0);
+        assert_eq!(good["compared_with"], format!("sink.out ({kind})"));
+        assert_eq!((&good["published"], counts(&good)), (&EVENTS.into(), [0, 0, 0]), "{good}");
+    }
+    shop.expect(0, &["replay", "--all", "--yes"]);
+    shop.expect(0, &["relay", "--drain"]);
+    let again = verdict(i32::from(doubled > 0));
+    assert_eq!(counts(&again), [0, doubled, 0], "{again}");
+
+    let right = std::fs::read_to_string(shop.file("semel.toml")).unwrap();
+    let (begin, rest) = right.split_once("[sink.out]").unwrap();
+    let (_, end) = rest.split_once("[pipeline.orders]").unwrap();
+    let elsewhere = "[sink.out]\ntype = \"file\"\npath = \"elsewhere\"\n[pipeline.orders]";
+    shop.write_config(&format!("{begin}{elsewhere}{end}"));
+    let event = ["--aggregate-type", "order", "--aggregate-id", "7", "--type", "Strayed"];
+    shop.expect(0, &[&["send", "--database", "sqlite://shop.db"][..], &event].concat());
+    shop.expect(0, &["relay", "--drain"]);
+    shop.write_config(&right);
+    let missed = verdict(1);
+    assert_eq!(counts(&missed)[0], 1, "{missed}");
+    assert!(missed["lost"][0].as_str().unwrap().contains("order/7  Strayed"), "{missed}");
+}
+
 fn own_name(what: &str) -> String {
     format!("semel-{what}-{}", std::process::id())
 }
@@ -59,6 +93,17 @@ fn kafka() {
     shop.expect(0, &[&["send", "--database", "sqlite://shop.db"][..], &event].concat());
     let message = shop.refused(78, &["relay", "--drain"]);
     assert!(message.contains(&topic) && message.contains("no event is lost"), "{message}");
+    // Nothing was published, so a topic that is not there loses nothing.
+    assert_eq!(shop.json(&["verify"])["waiting"], 1);
+
+    let tool = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/kafka/kafka-topics.sh");
+    let made = std::process::Command::new(tool)
+        .args(["--bootstrap-server", &brokers, "--create", "--topic", &topic, "--partitions", "3"])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let shop = relay_to(&format!("type = \"kafka\"\nbrokers = \"{brokers}\""), &topic);
+    verify(&shop, "kafka", EVENTS);
 }
 
 #[test]
@@ -66,13 +111,15 @@ fn kafka() {
 fn rabbitmq() {
     let Some(url) = service(Service::Rabbitmq) else { return };
     let queue = own_name("cli");
-    relay_to(
+    let shop = relay_to(
         &format!(
             "type = \"rabbitmq\"\nurl = \"{url}\"\n\
              declare_queue = {{ name = \"{queue}\", type = \"classic\" }}"
         ),
         &queue,
     );
+    let message = shop.refused(64, &["verify"]);
+    assert!(message.contains("E-VERIFY-UNREADABLE") && message.contains("--inbox"), "{message}");
 }
 
 #[test]
@@ -80,13 +127,15 @@ fn rabbitmq() {
 fn nats() {
     let Some(url) = service(Service::Nats) else { return };
     let name = own_name("cli");
-    relay_to(
+    let shop = relay_to(
         &format!(
             "type = \"nats\"\nurl = \"{url}\"\nformat = \"cloudevents-binary\"\n\
              create_stream = {{ name = \"{name}\", subjects = [\"{name}.>\"] }}"
         ),
         &format!("{name}.placed"),
     );
+    // The stream drops what it has seen within two minutes.
+    verify(&shop, "nats", 0);
 }
 
 #[test]
@@ -94,7 +143,7 @@ fn nats() {
 fn redis() {
     let Some(url) = service(Service::Redis) else { return };
     let stream = own_name("cli");
-    relay_to(&format!("type = \"redis\"\nurl = \"{url}\""), &stream);
+    let shop = relay_to(&format!("type = \"redis\"\nurl = \"{url}\""), &stream);
     let entries = output("redis-cli", &["-u", &url, "--json", "xrange", &stream, "-", "+"]);
     let entries: serde_json::Value = serde_json::from_str(&entries).unwrap();
     let payload = |entry: &serde_json::Value| {
@@ -104,4 +153,5 @@ fn redis() {
     };
     let payloads: Vec<_> = entries.as_array().unwrap().iter().map(payload).collect();
     assert_eq!(payloads, in_order());
+    verify(&shop, "redis", EVENTS);
 }

@@ -5,13 +5,18 @@
 
 mod applied;
 mod check;
+#[cfg(feature = "proxy")]
+mod documented;
 mod down;
 #[cfg(feature = "proxy")]
 mod examples;
 mod grants;
 mod on_publish;
 mod partitions;
-#[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+#[cfg(all(feature = "kafka", feature = "rabbitmq", feature = "redis"))]
 mod quickstart;
 mod refusals;
 mod server;
+#[cfg(feature = "proxy")]
+#[path = "../shell/mod.rs"]
+mod shell;

@@ -8,8 +8,10 @@ use crate::server::{Folder, Server, execute, number};
 async fn a_divided_outbox_works_with_least_privileges() {
     let Some(server) = Server::start(Service::Postgres, "divided").await else { return };
     server.configure("");
-    let up = ["migrate", "up", "--database", &server.url, "--partitioned", "1d"];
-    assert!(server.expect(0, &server.url, &up).contains("divided the outbox\n"));
+    let both = ["--partitioned", "1d", "--partitioned-inbox", "1d"];
+    let up = [&["migrate", "up", "--database", &server.url][..], &both].concat();
+    let divided = server.expect(0, &server.url, &up);
+    assert!(divided.contains("divided the outbox\ndivided the inbox\n"), "{divided}");
     assert!(server.expect(0, &server.url, &up).contains("the outbox is divided already\n"));
 
     let prefix = format!("d{}", std::process::id());
@@ -27,7 +29,11 @@ async fn a_divided_outbox_works_with_least_privileges() {
     execute(&writer, insert).await.unwrap();
     let again = execute(&writer, insert).await.unwrap_err();
     assert!(again.as_database_error().unwrap().is_unique_violation(), "{again}");
-    for forbidden in ["select semel.drop_partition('0s')", "select key from semel.outbox_key"] {
+    for forbidden in [
+        "select semel.drop_partition('0s')",
+        "select semel.drop_inbox_partition('0s')",
+        "select key from semel.outbox_key",
+    ] {
         assert!(execute(&writer, forbidden).await.is_err(), "{forbidden}");
     }
 
@@ -49,11 +55,14 @@ async fn a_divided_outbox_works_with_least_privileges() {
 #[test]
 fn what_cannot_be_divided_is_refused() {
     let folder = Folder::new();
-    let sql = |url: &str, span: &str, code: i32| {
-        folder.expect(code, url, &["migrate", "sql", "--database", url, "--partitioned", span])
-    };
-    let divided = sql("postgres://localhost/shop", "1h", 0);
-    assert!(divided.contains("create table semel.outbox") && divided.contains("select 3600"));
-    assert!(sql("postgres://localhost/shop", "5s", 64).contains("a minute at least"));
-    assert!(sql("sqlite://shop.db", "1d", 64).contains("E-NO-PARTITIONS"));
+    for (option, table) in [("--partitioned", "outbox"), ("--partitioned-inbox", "inbox")] {
+        let sql = |url: &str, span: &str, code: i32| {
+            folder.expect(code, url, &["migrate", "sql", "--database", url, option, span])
+        };
+        let divided = sql("postgres://localhost/shop", "1h", 0);
+        let renamed = format!("alter table semel.{table} rename to {table}_rest");
+        assert!(divided.contains(&renamed) && divided.contains("select 3600"), "{option}");
+        assert!(sql("postgres://localhost/shop", "5s", 64).contains("a minute at least"));
+        assert!(sql("sqlite://shop.db", "1d", 64).contains("E-NO-PARTITIONS"));
+    }
 }

@@ -1,11 +1,12 @@
-//! The quickstarts, followed to the letter: their configuration, and every command of theirs.
+//! The quickstarts, followed to the letter: their configuration, and every command of theirs. That of
+//! NATS ends on the page, so the tests of the page follow it.
 
 use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use semel_testkit::services::{Private, Service, service};
+use semel_testkit::services::{Service, service};
 
 use crate::server::Server;
 
@@ -56,13 +57,6 @@ async fn kafka() {
     let Some(brokers) = service(Service::Kafka) else { return };
     let Some(said) = follow("kafka", "KAFKA_BROKERS", &brokers).await else { return };
     assert!(said.contains("42 {\"total\": 99}"), "{said}");
-}
-
-/// A server of its own, because a subject can belong to one stream only.
-#[tokio::test]
-async fn nats() {
-    let Some(server) = Private::start(Service::Nats) else { return };
-    follow("nats", "NATS_URL", server.address()).await;
 }
 
 #[tokio::test]

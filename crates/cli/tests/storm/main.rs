@@ -14,7 +14,11 @@
 mod ledger;
 #[cfg(feature = "kafka")]
 mod once;
+#[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod orders;
 mod relays;
+#[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
+mod shop;
 mod writers;
 
 use std::time::{Duration, Instant};

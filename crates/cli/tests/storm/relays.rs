@@ -43,6 +43,7 @@ impl Relays {
         lease: Duration,
         count: usize,
     ) -> Self {
+        sqlx::any::install_default_drivers();
         let folder = tempfile::tempdir().unwrap();
         let config = format!(
             "[source.orders]\n{source}\n[sink.out]\n{sink}\n\

@@ -22,7 +22,6 @@ pub(crate) struct Writers {
 
 impl Writers {
     pub(crate) async fn start(url: &str, count: u64) -> Self {
-        sqlx::any::install_default_drivers();
         let options = AnyPoolOptions::new().max_connections(20);
         let pool = options.connect(url).await.unwrap();
         let lanes: Vec<_> = (0..LANES).map(|lane| format!("({lane}, 0)")).collect();

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 
 use super::{MemoryDatabase, MemoryTx};
 use crate::failure::Failure;
-use crate::marks::Marks;
+use crate::marks::{Marks, Step};
 
 #[async_trait]
 impl Marks<MemoryTx> for MemoryDatabase {
@@ -31,5 +31,22 @@ impl Marks<MemoryTx> for MemoryDatabase {
             tx.marks.insert((consumer.to_owned(), scope.to_owned()), to);
         }
         Ok(below)
+    }
+
+    async fn step_all(
+        &self,
+        tx: &mut MemoryTx,
+        consumer: &str,
+        steps: &[Step<'_>],
+    ) -> Result<Vec<bool>, Failure> {
+        let mut moved = Vec::with_capacity(steps.len());
+        for Step { scope, from, to } in steps {
+            let is_there = self.mark(tx, consumer, scope).await? == Some(*from);
+            if is_there {
+                tx.marks.insert((consumer.to_owned(), (*scope).to_owned()), *to);
+            }
+            moved.push(is_there);
+        }
+        Ok(moved)
     }
 }

@@ -138,7 +138,7 @@ impl MemoryOutbox {
     fn delivery(&self, event: &Arc<Event>, number: u64, attempts: u32) -> Delivery {
         let (topic, event) = (self.topic.clone(), Arc::clone(event));
         Delivery {
-            message: Message { topic, key: None, event, attempt: attempts + 1 },
+            message: Message { attempt: attempts + 1, ..Message::first(topic, event) },
             receipt: Receipt(number),
         }
     }

@@ -92,7 +92,7 @@ impl Routing {
         match self.payload_limit {
             Some(limit) if size > limit => Err(Failure::refused(
                 "E-PAYLOAD-LIMIT",
-                format!("the payload has {size} bytes, the limit is {limit}"),
+                format!("the payload is larger than the limit of {limit} bytes"),
             )
             .with_fix("raise payload in [limits] and retry it, or discard it")),
             _ => Ok(()),
@@ -124,7 +124,7 @@ impl Route for Routing {
             topic: self.topic.topic(event)?,
             key: key.map(Into::into),
             event: self.with_headers(event)?,
-            attempt: message.attempt,
+            ..message.clone()
         }))
     }
 }

@@ -82,7 +82,9 @@ impl Conductor {
 
     fn take(&mut self, batch: Batch) {
         self.metrics.read(batch.deliveries.len());
-        for held in batch.deliveries.into_iter().map(Held::from) {
+        for delivery in batch.deliveries {
+            let lane = self.sink.lane(&delivery.message);
+            let held = Held::new(delivery, lane);
             self.held.events += 1;
             self.held.bytes += held.tag.bytes;
             if self.recalled.contains(&held.tag.lane) {

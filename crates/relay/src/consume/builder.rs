@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::handler::{Stateful, Typed};
 use super::order::{OutOfOrder, Sequences};
+use super::positions::Positions;
 use super::{Consumer, EventFn, Handler, Handlers, StatefulEventFn, Unknown};
 use crate::settings::Settings;
 
@@ -61,6 +62,7 @@ pub(super) struct Options<Tx> {
     pub(super) handler_timeout: Duration,
     pub(super) letters: Option<Arc<dyn DeadLetters<Tx>>>,
     pub(super) sequences: Option<Sequences<Tx>>,
+    pub(super) positions: Option<Positions<Tx>>,
     pub(super) retention: Option<Duration>,
     pub(super) takes_old: bool,
     pub(super) clock: Arc<dyn Clock>,
@@ -157,6 +159,38 @@ where
         self
     }
 
+    /// Remembers how far each log took effect, one mark for each partition of a topic, and no id for
+    /// those messages whose publisher says that they are in their log once: a relay that delivers
+    /// exactly once into Kafka. Other messages still go by their ids.
+    ///
+    /// All messages of a partition are one lane: one that fails is tried again with all of them
+    /// behind it. Then it goes to [`dead_letters`](Self::dead_letters), which must be there, in one
+    /// transaction with the mark. No reply is kept, and nothing is too old. An event that an
+    /// operator replays is refused, unless [old events are taken](Self::take_old_events): there is
+    /// no memory of its id.
+    ///
+    /// ```
+    /// use semel_core::memory::{MemoryDatabase, MemoryTx};
+    /// use semel_core::{HandlerError, Message};
+    /// use semel_relay::Consumer;
+    ///
+    /// async fn charge(_: &mut MemoryTx, _: i64, _: &Message) -> Result<(), HandlerError> {
+    ///     Ok(())
+    /// }
+    ///
+    /// let database = MemoryDatabase::new();
+    /// let payments = Consumer::builder("payments", database.clone())
+    ///     .on("OrderPlaced", charge)
+    ///     .dead_letters(database.clone())
+    ///     .by_position(database)
+    ///     .build();
+    /// # let _ = payments;
+    /// ```
+    pub fn by_position(mut self, marks: impl Marks<S::Tx<'static>> + 'static) -> Self {
+        self.options.positions = Some(Positions::new(Arc::new(marks)));
+        self
+    }
+
     /// How long ids are remembered: [`Consumer::run`] forgets older ones, a thousand at a time. The
     /// default is 7 days; none means for ever. An event that is older than that and not remembered
     /// is refused, because nobody knows whether it took effect. All consumers of one database
@@ -195,6 +229,7 @@ impl<Tx> Default for Options<Tx> {
             handler_timeout: Duration::from_secs(10),
             letters: None,
             sequences: None,
+            positions: None,
             retention: Some(7 * DAY),
             takes_old: false,
             clock: Arc::new(semel_core::SystemClock),

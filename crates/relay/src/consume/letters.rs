@@ -90,7 +90,14 @@ where
     async fn put_dead(&self, message: &Message, failure: &Failure) -> Result<(), Failure> {
         let Some(letters) = &self.options.letters else { return Ok(()) };
         let mut tx = self.store.begin().await?;
+        let mut claims = self.claim(&mut tx, std::slice::from_ref(message)).await?;
+        if claims.pass(message) {
+            self.store.rollback(tx).await;
+            return Ok(());
+        }
         letters.put(&mut tx, &self.name, &Letter::dead(message.clone(), failure)).await?;
-        self.store.commit(tx).await
+        self.store.commit(tx).await?;
+        self.note(claims);
+        Ok(())
     }
 }

@@ -5,8 +5,11 @@
 
 mod builder;
 mod handler;
+mod in_place;
 mod letters;
 mod order;
+mod pace;
+mod positions;
 mod run;
 
 use std::collections::HashSet;
@@ -33,6 +36,8 @@ pub use self::handler::{
 };
 pub use self::order::OutOfOrder;
 use self::order::Turn;
+use self::pace::Pace;
+use self::positions::Claims;
 
 /// Runs a handler once per message, whatever is delivered twice.
 ///
@@ -69,15 +74,13 @@ struct Parts<S: InboxStore, H> {
     store: S,
     handler: H,
     options: Options<S::Tx<'static>>,
+    pace: Pace,
     applied: Counter,
     duplicates: Counter,
 }
 
 /// How long a transaction goes on taking up messages.
 const TURN: Duration = Duration::from_secs(1);
-
-/// How many messages are taken up before the time is looked at.
-const FIRST_CHUNK: usize = 4;
 
 /// Where a message comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +96,15 @@ struct Counts {
     applied: u64,
     /// They had taken effect before.
     duplicates: u64,
+}
+
+/// Messages whose ids are recorded.
+struct Recorded<'m> {
+    /// Where what comes after them in the batch begins.
+    end: usize,
+    taken: Vec<&'m Message>,
+    /// Of each of these, whether its id was new.
+    new: Vec<bool>,
 }
 
 /// Why a transaction was not committed.
@@ -130,7 +142,8 @@ where
             |metric: telemetry::Metric| metrics::counter!(metric.name, "consumer" => name.clone());
         let (applied, duplicates) =
             (counter(telemetry::INBOX_APPLIED), counter(telemetry::INBOX_DUPLICATES));
-        let parts = Parts { name, store, handler, options, applied, duplicates };
+        let pace = Pace::default();
+        let parts = Parts { name, store, handler, options, pace, applied, duplicates };
         Self { parts: Arc::new(parts) }
     }
 }
@@ -159,12 +172,13 @@ where
 
     /// As many messages as its time allows, in one transaction: all of them or none. Says how many.
     async fn apply_together(&self, batch: &[Message], origin: Origin) -> Result<usize, Trouble> {
-        let mut tx = self.store.begin().await.map_err(Trouble::Store)?;
+        let (mut tx, recorded) = self.begin(batch).await.map_err(Trouble::Store)?;
         let mut counts = Counts::default();
-        match self.apply_in(&mut tx, batch, origin, &mut counts).await {
-            Ok(done) => {
+        match self.apply_in(&mut tx, batch, recorded, origin, &mut counts).await {
+            Ok((done, claims)) => {
                 let committed = self.store.commit(tx).await;
                 committed.map_err(|failure| Trouble::Message(failure.into()))?;
+                self.note(claims);
                 self.applied.increment(counts.applied);
                 self.duplicates.increment(counts.duplicates);
                 Ok(done)
@@ -176,35 +190,82 @@ where
         }
     }
 
-    /// Takes messages up in chunks, each twice as long as the one before, as long as there is time.
-    /// The ids of a chunk are recorded at once.
+    /// Opens a transaction, with the first chunk recorded in it if the store can and nothing has to
+    /// be looked up before.
+    async fn begin<'m>(
+        &self,
+        batch: &'m [Message],
+    ) -> Result<(S::Tx<'static>, Option<Recorded<'m>>), Failure> {
+        let options = &self.options;
+        if options.letters.is_some() || options.sequences.is_some() || options.positions.is_some() {
+            return Ok((self.store.begin().await?, None));
+        }
+        let end = batch.len().min(self.pace.chunk());
+        let taken: Vec<_> = batch[..end].iter().filter(|m| self.handler.wants(m)).collect();
+        let ids: Vec<_> = taken.iter().map(|message| message.event.id).collect();
+        let (tx, all_new) = self.store.begin_with(&self.name, &ids).await?;
+        let new = vec![true; taken.len()];
+        Ok((tx, all_new.then_some(Recorded { end, taken, new })))
+    }
+
+    /// Takes messages up in chunks, as long as there is time. The ids of a chunk are recorded at
+    /// once, those of the first maybe already; what goes by its position is claimed before all.
     async fn apply_in(
         &self,
         tx: &mut S::Tx<'static>,
         batch: &[Message],
+        mut first: Option<Recorded<'_>>,
         origin: Origin,
         counts: &mut Counts,
-    ) -> Result<usize, HandlerError> {
-        let (begun, mut done, mut chunk) = (Instant::now(), 0, FIRST_CHUNK);
-        let mut with_letters = None;
+    ) -> Result<(usize, Claims), HandlerError> {
+        let (begun, mut done, mut with_letters) = (Instant::now(), 0, None);
+        let mut claims = self.claim(tx, batch).await?;
         while done < batch.len() && begun.elapsed() < TURN {
-            let end = batch.len().min(done + chunk);
-            let messages = &batch[done..end];
-            let taken = self.sort_out(tx, messages, origin, &mut with_letters, counts).await?;
-            let ids: Vec<_> = taken.iter().map(|message| message.event.id).collect();
-            let new = self.store.record_all(tx, &self.name, &ids).await?;
+            let started = Instant::now();
+            let Recorded { end, taken, new } = match first.take() {
+                Some(recorded) => recorded,
+                None => {
+                    let end = batch.len().min(done + self.pace.chunk());
+                    let (messages, letters) = (&batch[done..end], &mut with_letters);
+                    let taken =
+                        self.sort_out(tx, messages, origin, &mut claims, letters, counts).await?;
+                    let new = self.record(tx, &claims, &taken).await?;
+                    Recorded { end, taken, new }
+                }
+            };
             for (message, is_new) in taken.into_iter().zip(new) {
                 if is_new {
-                    self.take_effect(tx, message, origin).await?;
+                    self.take_effect(tx, message, origin, &claims).await?;
                     counts.applied += 1;
                 } else {
                     counts.duplicates += 1;
                 }
                 self.leave_letters(tx, message, origin).await?;
             }
-            (done, chunk) = (end, chunk * 2);
+            self.pace.learn(end - done, started.elapsed(), TURN);
+            done = end;
         }
-        Ok(done)
+        if let Some(positions) = self.options.positions.as_ref().filter(|_| done < batch.len()) {
+            positions.give_back(tx, &self.name, &mut claims).await?;
+        }
+        Ok((done, claims))
+    }
+
+    /// Which of these messages are new: by their positions, and the others by their ids.
+    async fn record(
+        &self,
+        tx: &mut S::Tx<'static>,
+        claims: &Claims,
+        messages: &[&Message],
+    ) -> Result<Vec<bool>, Failure> {
+        let by_id = messages.iter().filter(|message| !claims.cover(message));
+        let ids: Vec<_> = by_id.map(|message| message.event.id).collect();
+        if ids.is_empty() {
+            return Ok(vec![true; messages.len()]);
+        }
+        let mut new = self.store.record_all(tx, &self.name, &ids).await?.into_iter();
+        let is_new = |message: &&Message| claims.cover(message) || new.next().unwrap_or(false);
+        Ok(messages.iter().map(is_new).collect())
     }
 
     /// Each message in a transaction of its own; a lane stops at its first failure.
@@ -216,7 +277,7 @@ where
     ) {
         let mut failed: HashSet<LaneKey> = HashSet::new();
         for (place, message) in batch.iter().enumerate() {
-            let lane = message.event.lane_key();
+            let lane = self.lane(message);
             if failed.contains(&lane) {
                 verdicts.push(Verdict::Behind);
                 continue;
@@ -255,13 +316,14 @@ where
         })
     }
 
-    /// The messages whose ids are to be recorded now. The others are no business of this consumer,
+    /// The messages that may be new. The others are no business of this consumer,
     /// wait among the letters, or are past.
     async fn sort_out<'m>(
         &self,
         tx: &mut S::Tx<'static>,
         messages: &'m [Message],
         origin: Origin,
+        claims: &mut Claims,
         with_letters: &mut Option<bool>,
         counts: &mut Counts,
     ) -> Result<Vec<&'m Message>, HandlerError> {
@@ -269,6 +331,8 @@ where
         for message in messages {
             if !self.handler.wants(message) {
                 self.leave_letters(tx, message, origin).await?;
+            } else if claims.pass(message) {
+                counts.duplicates += 1;
             } else if origin == Origin::Broker
                 && self.waits_among_letters(tx, message, with_letters).await?
             {
@@ -298,16 +362,22 @@ where
         sequences.turn(tx, &self.name, &message.event, waited, now).await
     }
 
-    /// The id is recorded: runs the handler and keeps what it returns.
+    /// It is recorded: runs the handler and keeps what it returns, with the id.
     async fn take_effect(
         &self,
         tx: &mut S::Tx<'static>,
         message: &Message,
         origin: Origin,
+        claims: &Claims,
     ) -> Result<(), HandlerError> {
-        self.refuse_old(message, origin)?;
+        let by_position = claims.cover(message);
+        if by_position {
+            self.refuse_replayed(message)?;
+        } else {
+            self.refuse_old(message, origin)?;
+        }
         let result = self.handle(tx, message).await?;
-        if !result.is_empty() {
+        if !result.is_empty() && !by_position {
             self.store.store_result(tx, &self.name, message.event.id, result).await?;
         }
         Ok(())
@@ -353,10 +423,12 @@ where
     /// The effect is there already: remembers that, so that the next copy costs less.
     async fn note_applied(&self, message: &Message, origin: Origin) -> Result<(), Failure> {
         let mut tx = self.store.begin().await?;
-        self.store.record(&mut tx, &self.name, message.event.id).await?;
+        let claims = self.claim(&mut tx, std::slice::from_ref(message)).await?;
+        self.record(&mut tx, &claims, &[message]).await?;
         self.turn(&mut tx, message, Origin::Letters).await?;
         self.leave_letters(&mut tx, message, origin).await?;
         self.store.commit(tx).await?;
+        self.note(claims);
         self.duplicates.increment(1);
         Ok(())
     }
@@ -388,7 +460,11 @@ where
     H: Handler<S::Tx<'static>>,
 {
     async fn publish(&self, batch: &[Message]) -> Published {
-        self.parts.take(batch, Origin::Broker).await
+        let taking = self.parts.take(batch, Origin::Broker);
+        if self.parts.options.positions.is_none() {
+            return taking.await;
+        }
+        self.parts.hold_on(batch, taking).await
     }
 
     async fn check(&self) -> Result<(), Failure> {
@@ -398,10 +474,20 @@ where
     fn is_effect(&self) -> bool {
         true
     }
+
+    fn lane(&self, message: &Message) -> LaneKey {
+        self.parts.lane(message)
+    }
 }
 
 impl<S: InboxStore, H> Parts<S, H> {
     async fn check(&self) -> Result<(), Failure> {
+        if self.options.positions.is_some() && self.options.letters.is_none() {
+            let what = "by position, a message may leave its place only as a dead letter of the \
+                consumer's own";
+            return Err(Failure::misconfigured("E-CONSUMER", what)
+                .with_fix("add `dead_letters` to the consumer"));
+        }
         let tx = self.store.begin().await?;
         self.store.rollback(tx).await;
         Ok(())

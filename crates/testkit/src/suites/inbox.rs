@@ -46,6 +46,8 @@ macro_rules! inbox_suite {
             the_second_record_is_a_duplicate
             the_second_record_in_one_transaction_is_a_duplicate
             several_records_at_once_say_which_were_new
+            a_beginning_records_all_or_nothing
+            of_concurrent_beginnings_one_takes_effect
             a_duplicate_gets_the_stored_result
             the_last_stored_result_counts
             each_consumer_has_its_own_effect
@@ -103,6 +105,60 @@ pub async fn several_records_at_once_say_which_were_new<P: InboxProbe>(probe: &A
     store.commit(tx).await.expect("commit");
     let seen = record(&**probe, "payments", two).await;
     assert_eq!(seen, Seen::Duplicate { result: Some("paid".into()) });
+    Ok(())
+}
+
+/// A transaction may begin with ids recorded, if all are new; they are forgotten with it.
+pub async fn a_beginning_records_all_or_nothing<P: InboxProbe>(probe: &Arc<P>) -> Ran {
+    let (store, [one, two, three]) = (probe.store(), [(); 3].map(|()| EventId::now()));
+    for consumer in ["payments", "Lager ü 🚀", "O'Reilly \\' --"] {
+        for ids in [&[one, two][..], &[three], &[]] {
+            let (mut tx, recorded) = store.begin_with(consumer, ids).await.expect("begin_with");
+            let new = store.record_all(&mut tx, consumer, ids).await.expect("record_all");
+            assert!(new.iter().all(|new| *new != recorded), "{ids:?} are recorded: {recorded}");
+            store.rollback(tx).await;
+        }
+        let (mut tx, recorded) = store.begin_with(consumer, &[two]).await.expect("begin_with");
+        if !recorded {
+            assert_eq!(store.record(&mut tx, consumer, two).await.expect("record"), Seen::First);
+        }
+        store.commit(tx).await.expect("commit");
+        assert_eq!(record(&**probe, consumer, two).await, Seen::Duplicate { result: None });
+    }
+    for ids in [&[one, two, three][..], &[two], &[one, three, one]] {
+        let (mut tx, recorded) = store.begin_with("payments", ids).await.expect("begin_with");
+        assert!(!recorded, "not all of them are new");
+        let new = store.record_all(&mut tx, "payments", &[one, two]).await.expect("record_all");
+        assert_eq!(new, [true, false], "the transaction is empty");
+        store.rollback(tx).await;
+    }
+    Ok(())
+}
+
+/// Transactions that begin with the same ids wait for each other too.
+pub async fn of_concurrent_beginnings_one_takes_effect<P: InboxProbe>(probe: &Arc<P>) -> Ran {
+    for ids in [vec![EventId::now()], vec![EventId::now(), EventId::now()]] {
+        let before = probe.effects().await;
+        let copies = at_once((0..16).map(|_| {
+            let (probe, ids) = (Arc::clone(probe), ids.clone());
+            async move {
+                let store = probe.store();
+                let begun = store.begin_with("payments", &ids).await;
+                let (mut tx, mut new) = begun.expect("begin_with");
+                if !new {
+                    let all = store.record_all(&mut tx, "payments", &ids).await;
+                    new = all.expect("record_all").contains(&true);
+                }
+                if new {
+                    probe.take_effect(&mut tx).await;
+                }
+                store.commit(tx).await.expect("commit");
+            }
+            .boxed()
+        }));
+        copies.await;
+        assert_eq!(probe.effects().await, before + 1);
+    }
     Ok(())
 }
 

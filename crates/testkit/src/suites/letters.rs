@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use semel_core::inbox::Seen;
 use semel_core::letters::{DeadLetters, Letter, LetterBook, LetterState, Standing};
+use semel_core::marks::Step;
 use semel_core::{Event, EventId, Failure, InboxStore, Marks, Message};
 
 use super::inbox::InboxProbe;
@@ -49,6 +50,8 @@ macro_rules! letters_suite {
             a_mark_rises_and_never_falls
             a_mark_counts_only_if_its_transaction_commits
             a_second_transaction_waits_for_the_mark
+            a_mark_moves_only_from_where_it_is
+            of_two_that_move_a_mark_one_does
         }
     };
 }
@@ -286,6 +289,60 @@ pub async fn a_second_transaction_waits_for_the_mark<P: LettersProbe>(probe: &Ar
         assert!(!lower.await.expect("no panic"), "it is not above");
         assert!(higher.await.expect("no panic"));
     }
+    Ok(())
+}
+
+/// Several marks at once, each only if it is where it is thought to be.
+pub async fn a_mark_moves_only_from_where_it_is<P: LettersProbe>(probe: &Arc<P>) -> Ran {
+    for scope in ["log:a", "log:b", "log:A"] {
+        assert!(advance(probe, scope, 3).await);
+    }
+    let step = |scope, from, to| Step { scope, from, to };
+    let steps = [
+        step("log:a", 3, 9),
+        step("log:b", 2, 9),
+        step("log:none", 0, 9),
+        step("log:A", 3, 1), // back, too
+    ];
+    let (store, marks) = (probe.store(), probe.marks());
+    for expected in [[true, false, false, true], [false; 4]] {
+        let mut tx = store.begin().await.expect("begin");
+        let moved = marks.step_all(&mut tx, "payments", &steps).await.expect("moved");
+        assert_eq!(moved, expected);
+        assert!(marks.step_all(&mut tx, "payments", &[]).await.expect("nothing to do").is_empty());
+        let others = marks.step_all(&mut tx, "others", &steps).await.expect("moved");
+        assert_eq!(others, [false; 4], "each consumer has its own");
+        store.commit(tx).await.expect("commit");
+    }
+    let mut tx = store.begin().await.expect("begin");
+    for (scope, mark) in
+        [("log:a", Some(9)), ("log:b", Some(3)), ("log:none", None), ("log:A", Some(1))]
+    {
+        assert_eq!(marks.mark(&mut tx, "payments", scope).await.expect("mark"), mark, "{scope}");
+    }
+    Ok(())
+}
+
+/// Of two transactions that move the same mark from the same place, the second waits and is told.
+pub async fn of_two_that_move_a_mark_one_does<P: LettersProbe>(probe: &Arc<P>) -> Ran {
+    assert!(advance(probe, "log:a", 3).await);
+    let store = probe.store();
+    let mut tx = store.begin().await.expect("begin");
+    let step = Step { scope: "log:a", from: 3, to: 5 };
+    assert_eq!(probe.marks().step_all(&mut tx, "payments", &[step]).await.expect("moved"), [true]);
+    let inner = Arc::clone(probe);
+    let second = async move {
+        let mut tx = inner.store().begin().await.expect("begin");
+        let moved = inner.marks().step_all(&mut tx, "payments", &[step]).await.expect("an answer");
+        let mark = inner.marks().mark(&mut tx, "payments", "log:a").await.expect("mark");
+        inner.store().commit(tx).await.expect("commit");
+        (moved, mark)
+    };
+    let second = tokio::spawn(second.boxed());
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!second.is_finished(), "the first is undecided");
+    store.commit(tx).await.expect("commit");
+    assert_eq!(second.await.expect("no panic"), (vec![false], Some(5)));
     Ok(())
 }
 

@@ -22,6 +22,7 @@ use super::dispatch::{self, Carrier};
 use super::error;
 use super::record::Record;
 use super::session::Landing;
+use super::stamp::stamp;
 
 /// Publishes to topics so that whoever reads only what is committed sees every event once. Made by
 /// [`KafkaConfig::connect_exactly_once`].
@@ -48,6 +49,8 @@ use super::session::Landing;
 pub struct ExactlyOnceSink {
     config: KafkaConfig,
     orders: mpsc::UnboundedSender<Order>,
+    /// Its id, if the brokers say one.
+    cluster: Option<String>,
 }
 
 impl ExactlyOnceSink {
@@ -57,11 +60,12 @@ impl ExactlyOnceSink {
         share: Share,
     ) -> Result<Self, Failure> {
         let (tenure, memory) = Tenure::begin(config.clone(), id, share).await?;
+        let cluster = tenure.cluster().await?;
         let (orders, received) = mpsc::unbounded_channel();
         let (room, next, unsure) = (config.buffer_bytes, None, None);
         let worker = Worker { orders: received, tenure, memory, room, next, unsure };
         tokio::spawn(worker.run());
-        Ok(Self { config, orders })
+        Ok(Self { config, orders, cluster })
     }
 
     async fn hand_over(
@@ -86,7 +90,10 @@ impl Carrier for ExactlyOnceSink {
     }
 
     fn record(&self, place: usize, message: &Message) -> Result<Record, Failure> {
-        self.config.record(place, message)
+        let (topic, publication) = (message.topic.as_str(), message.publication);
+        let cluster = self.cluster.as_deref();
+        let stamp = cluster.and_then(|cluster| stamp(cluster, topic, publication));
+        self.config.record(place, message, stamp.as_deref())
     }
 
     async fn carry(&self, batch: &[Message], wave: Vec<Record>) -> Result<Landing, Failure> {

@@ -55,6 +55,11 @@ impl Tenure {
         Ok((tenure, Memory::inherit(old, old_slots)))
     }
 
+    /// Which cluster it is.
+    pub(super) async fn cluster(&self) -> Result<Option<String>, Failure> {
+        self.probe.cluster().await
+    }
+
     /// Why it is over.
     pub(super) fn over(&self) -> Option<&Failure> {
         self.over.as_ref()

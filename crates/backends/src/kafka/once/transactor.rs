@@ -181,7 +181,7 @@ fn send_all(producer: &TransactionalProducer, load: Load, flight: &Arc<Flight>) 
         let ticket = Ticket::new(flight, place);
         send(
             BaseRecord::with_opaque_to(message.topic.as_str(), ticket)
-                .key(message.event.aggregate_id.as_str())
+                .key(message.key())
                 .payload(&record.value[..])
                 .headers(record.headers),
         );

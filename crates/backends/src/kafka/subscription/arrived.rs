@@ -1,18 +1,23 @@
 //! A message as it came from a topic, and as a dead letter.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use rdkafka::Message as _;
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Header, Headers, OwnedHeaders};
+use semel_core::delivery::Log;
 use semel_core::wire::{Binding, Epitaph, decode};
-use semel_core::{Event, Failure, Message, Topic};
+use semel_core::{Event, Failure, Message, Position, Publication, Topic};
 
+use super::log::PartitionLog;
 use crate::kafka::record::Record;
+use crate::kafka::stamp;
 
 /// A partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Partition {
+pub(in crate::kafka) struct Partition {
     pub(super) topic: Topic,
-    pub(super) number: i32,
+    pub(in crate::kafka) number: i32,
 }
 
 impl Partition {
@@ -22,16 +27,16 @@ impl Partition {
 }
 
 /// A message as it came.
-pub(super) struct Arrived {
-    pub(super) partition: Partition,
-    pub(super) offset: i64,
+pub(in crate::kafka) struct Arrived {
+    pub(in crate::kafka) partition: Partition,
+    pub(in crate::kafka) offset: i64,
     key: Option<Vec<u8>>,
     headers: OwnedHeaders,
     body: Bytes,
 }
 
 impl Arrived {
-    pub(super) fn new(message: &BorrowedMessage<'_>) -> Self {
+    pub(in crate::kafka) fn new(message: &BorrowedMessage<'_>) -> Self {
         let headers = message.headers().map(BorrowedHeaders::detach);
         Self {
             partition: Partition::new(message.topic(), message.partition()),
@@ -42,11 +47,14 @@ impl Arrived {
         }
     }
 
-    /// The message for a consumer.
+    /// The message for a consumer, in its log if that is known.
     ///
     /// # Errors
     /// `Refused` when it is no event.
-    pub(super) fn message(&self) -> Result<Message, Failure> {
+    pub(in crate::kafka) fn message(
+        &self,
+        log: Option<&Arc<PartitionLog>>,
+    ) -> Result<Message, Failure> {
         // What is not text is no header of an event.
         let headers = self.headers.iter().filter_map(|Header { key, value }| {
             std::str::from_utf8(value?).ok().map(|value| (key, value))
@@ -55,6 +63,13 @@ impl Arrived {
         let mut message = Message::first(self.partition.topic.clone(), event);
         let key = self.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
         message.key = key.filter(|key| *key != message.event.aggregate_id).map(Into::into);
+        if let (Some(log), Ok(offset)) = (log, u64::try_from(self.offset)) {
+            let stamp = self.headers.iter().find(|header| header.key == stamp::HEADER);
+            let stamp = stamp.and_then(|header| header.value);
+            message.publication = stamp.map_or(Publication::Unknown, |it| log.stamps.read(it));
+            let log: Arc<dyn Log> = Arc::<PartitionLog>::clone(log);
+            message.position = Some(Position { log, offset });
+        }
         Ok(message)
     }
 
@@ -66,8 +81,7 @@ impl Arrived {
         let epitaph = Epitaph { failure, attempts, consumer: group, origin: &origin };
         let mut headers = OwnedHeaders::new_with_capacity(self.headers.count() + 5);
         let mut size = self.body.len();
-        for Header { key, value } in self.headers.iter().filter(|header| !Epitaph::has(header.key))
-        {
+        for Header { key, value } in self.headers.iter().filter(|header| is_kept(header.key)) {
             size += key.len() + value.map_or(0, <[u8]>::len);
             headers = headers.insert(Header { key, value });
         }
@@ -83,6 +97,11 @@ impl Arrived {
             Record { place, headers: all.unwrap_or_default(), value: self.body.clone(), size };
         (message, record)
     }
+}
+
+/// Whether a header says something of a dead letter too.
+fn is_kept(name: &str) -> bool {
+    !Epitaph::has(name) && name != stamp::HEADER
 }
 
 /// Why a message is a dead letter.

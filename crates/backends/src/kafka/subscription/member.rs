@@ -20,6 +20,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::arrived::{Arrived, Partition};
 use super::config::KafkaSubscriptionConfig;
+use super::log::PartitionLog;
 use super::progress::Progress;
 use crate::kafka::error;
 use crate::kafka::session::lock;
@@ -32,6 +33,8 @@ pub(super) struct Member {
     pub(super) news: Arc<Notify>,
     stopped: AtomicBool,
     most_unsettled: usize,
+    /// Its id, if the brokers say one.
+    cluster: Option<String>,
 }
 
 /// What is known of the group's messages.
@@ -41,6 +44,8 @@ pub(super) struct State {
     pub(super) strangers: Vec<(Arc<Arrived>, Failure)>,
     /// Those assigned to this member; without progress until something came.
     partitions: BTreeMap<Partition, Option<Progress>>,
+    /// What was ever assigned, as logs.
+    logs: BTreeMap<Partition, Arc<PartitionLog>>,
     paused: BTreeSet<Partition>,
     /// Nothing will get better by waiting.
     pub(super) fatal: Option<Failure>,
@@ -67,12 +72,16 @@ impl Member {
     ///
     /// # Errors
     /// `Misconfigured` when librdkafka does not take a setting.
-    pub(super) fn join(config: &KafkaSubscriptionConfig) -> Result<Membership, Failure> {
+    pub(super) fn join(
+        config: &KafkaSubscriptionConfig,
+        cluster: Option<String>,
+    ) -> Result<Membership, Failure> {
         let member = Arc::new(Self {
             state: Mutex::new(State {
                 window: Window::new(),
                 strangers: Vec::new(),
                 partitions: BTreeMap::new(),
+                logs: BTreeMap::new(),
                 paused: BTreeSet::new(),
                 fatal: None,
                 complaint: None,
@@ -80,6 +89,7 @@ impl Member {
             news: Arc::default(),
             stopped: AtomicBool::new(false),
             most_unsettled: config.most_unsettled,
+            cluster,
         });
         let reports = Reports(Arc::clone(&member));
         let client = Client::from_config_and_context(&config.client(), reports)
@@ -117,7 +127,7 @@ impl Member {
         state.window.hand_out(Limit { events: limit.events.min(room), ..limit })
     }
 
-    fn listen(&self, client: &Client) {
+    fn listen(&self, client: &Arc<Client>) {
         const PATIENCE: Duration = Duration::from_millis(50);
         const BRIEFLY: Duration = Duration::from_millis(100);
         let mut crowded_since = None;
@@ -139,7 +149,7 @@ impl Member {
                 self.steer(client);
             }
             match client.poll(PATIENCE) {
-                Some(Ok(message)) => self.receive(&message),
+                Some(Ok(message)) => self.receive(&message, client),
                 // What is wrong was reported in words already.
                 Some(Err(_)) => {}
                 None => self.steer(client),
@@ -147,9 +157,10 @@ impl Member {
         }
     }
 
-    fn receive(&self, message: &BorrowedMessage<'_>) {
+    fn receive(&self, message: &BorrowedMessage<'_>, client: &Arc<Client>) {
         let arrived = Arc::new(Arrived::new(message));
-        let decoded = arrived.message();
+        let log = self.log(&arrived.partition, client);
+        let decoded = arrived.message(log.as_ref());
         let mut state = self.state();
         let Some(progress) = state.partitions.get_mut(&arrived.partition) else {
             return;
@@ -163,6 +174,17 @@ impl Member {
         }
         drop(state);
         self.news.notify_one();
+    }
+
+    fn log(&self, partition: &Partition, client: &Arc<Client>) -> Option<Arc<PartitionLog>> {
+        let cluster = self.cluster.as_deref()?;
+        let mut state = self.state();
+        if let Some(log) = state.logs.get(partition) {
+            return Some(Arc::clone(log));
+        }
+        let log = Arc::new(PartitionLog::new(cluster, partition, client));
+        state.logs.insert(partition.clone(), Arc::clone(&log));
+        Some(log)
     }
 
     /// Tells the broker how far the group is, and waits until it knows: up to the timeout of a

@@ -1,7 +1,8 @@
 //! Topics as a source: a member of a consumer group.
 
-mod arrived;
+pub(super) mod arrived;
 mod config;
+mod log;
 mod member;
 mod progress;
 
@@ -64,7 +65,8 @@ impl KafkaSubscription {
         // A letter is its message and some more headers.
         let graves = KafkaSink::open_later(config.connection.with_room_for_an_epitaph());
         graves.check().await?;
-        let Membership { member, client, has_left } = Member::join(&config)?;
+        let cluster = graves.cluster().await?;
+        let Membership { member, client, has_left } = Member::join(&config, cluster)?;
         let (client, left, committing) = (Some(client), Some(has_left), None);
         let subscription = Self { config, member, client, left, committing, graves };
         let topics = subscription.config.topics.iter().map(|topic| Topic::from(topic.as_str()));

@@ -30,3 +30,7 @@ drop function if exists semel.take_key(), semel.release_key(), semel.add_partiti
     semel.drop_partition(interval),
     semel.partition_is_needed(text, timestamptz), semel.partition_bound(double precision),
     semel.partition_seconds();
+
+-- Of a partitioned inbox.
+drop function if exists semel.add_inbox_partitions(), semel.drop_inbox_partition(interval),
+    semel.inbox_seconds();

@@ -73,7 +73,7 @@ create function semel.partition_seconds() returns bigint language sql immutable 
 as $$ select {seconds}::bigint $$;
 
 -- The first id of a time, in seconds since 1970.
-create function semel.partition_bound(at double precision) returns uuid
+create or replace function semel.partition_bound(at double precision) returns uuid
 language sql immutable parallel safe as $$
     select (lpad(to_hex((at * 1000)::bigint), 12, '0') || repeat('0', 20))::uuid
 $$;

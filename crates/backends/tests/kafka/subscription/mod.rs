@@ -1,6 +1,7 @@
 //! Consumer groups: the shared suites, and what is particular to Kafka.
 
 mod errors;
+mod positions;
 #[cfg(feature = "postgres")]
 mod storm;
 

@@ -3,24 +3,44 @@
 //! `SEMEL_STORM_SECONDS` says how long; members come and go every 2 seconds.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use semel_backends::postgres::{PgPool, Postgres, Transaction};
-use semel_core::{Event, Failure, Message};
-use semel_relay::{Consumer, Relay, Settings, Stop, Stopper, handler_fn};
+use semel_core::coordination::Share;
+use semel_core::{Event, Failure, HandlerError, Message, Publication, Schedule, Sink};
+use semel_relay::{Consumer, Settings, Stop, Stopper, handler_fn};
 use semel_testkit::services::{Service, service};
 use semel_testkit::workload::{event, number};
 use tokio::task::JoinHandle;
 use tokio::time::{interval, sleep, timeout};
 
-use super::{Group, PATIENCE};
+use super::positions::stamped;
+use super::{Group, PATIENCE, config, messages};
 use crate::postgres::Database;
 
 const LANES: u64 = 16;
 const EVERY: Duration = Duration::from_secs(2);
 
+/// What the members go by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Ids,
+    /// And one transaction in fifty is aborted by its handler.
+    Positions,
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn members_that_come_and_go_take_every_effect_once() {
+    storm(By::Ids).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn members_that_come_and_go_take_every_effect_once_by_position() {
+    storm(By::Positions).await;
+}
+
+async fn storm(by: By) {
     let Some(brokers) = service(Service::Kafka) else { return };
     let Some(database) = Database::new().await else { return };
     let seconds = std::env::var("SEMEL_STORM_SECONDS").ok().and_then(|text| text.parse().ok());
@@ -31,12 +51,12 @@ async fn members_that_come_and_go_take_every_effect_once() {
         .await
         .unwrap();
     let group = Group::at(&brokers).await;
-    let publishing = publish(&group, storm);
+    let publishing = publish(&group, by, storm);
     let (published, longest_pause) =
-        tokio::join!(publishing, come_and_go(&group, &database, &pool, storm));
+        tokio::join!(publishing, come_and_go(&group, by, &database, &pool, storm));
     assert!(longest_pause < Duration::from_secs(6), "nothing happened for {longest_pause:?}");
 
-    let last = Member::join(&group, &database).await;
+    let last = Member::join(&group, by, &database).await;
     let all = async {
         while count(&pool).await < published * LANES {
             sleep(Duration::from_millis(50)).await;
@@ -46,17 +66,30 @@ async fn members_that_come_and_go_take_every_effect_once() {
     last.leave().await;
     check(&pool, published).await;
     came.expect("everything takes effect in the end");
+    let ids: i64 =
+        sqlx::query_scalar("select count(*) from semel.inbox").fetch_one(&pool).await.unwrap();
+    let expected = if by == By::Ids { published * LANES } else { 0 };
+    assert_eq!(ids.unsigned_abs(), expected, "ids are kept where they are gone by");
 }
 
 /// Publishes the next number of every lane, again and again; how many.
-async fn publish(group: &Group, storm: Duration) -> u64 {
+async fn publish(group: &Group, by: By, storm: Duration) -> u64 {
+    let config = config(&group.brokers);
+    let once = config.connect_exactly_once(&group.topic, Share::WHOLE);
+    let once = if by == By::Positions { Some(once.await.unwrap()) } else { None };
     let (began, mut pace) = (Instant::now(), interval(Duration::from_millis(50)));
     let mut published = 0;
     while began.elapsed() < storm {
         pace.tick().await;
         let events: Vec<Event> =
             (0..LANES).map(|lane| event(&format!("lane-{lane}"), published)).collect();
-        group.publish(events).await;
+        match &once {
+            None => group.publish(events).await,
+            Some(sink) => {
+                let messages = stamped(messages(&group.topic, events), Publication::First);
+                assert!(sink.publish(&messages).await.all_confirmed());
+            }
+        }
         published += 1;
     }
     published
@@ -65,13 +98,14 @@ async fn publish(group: &Group, storm: Duration) -> u64 {
 /// Two members, then three, then two others …; the longest time in which nothing took effect.
 async fn come_and_go(
     group: &Group,
+    by: By,
     database: &Database,
     pool: &PgPool,
     storm: Duration,
 ) -> Duration {
     let began = Instant::now();
     let mut members =
-        vec![Member::join(group, database).await, Member::join(group, database).await];
+        vec![Member::join(group, by, database).await, Member::join(group, by, database).await];
     let (mut done, mut since, mut longest) = (count(pool).await, Instant::now(), Duration::ZERO);
     let mut change = began + EVERY;
     for round in 0.. {
@@ -89,7 +123,7 @@ async fn come_and_go(
         }
         change += EVERY;
         if members.len() < 3 {
-            members.push(Member::join(group, database).await);
+            members.push(Member::join(group, by, database).await);
         } else if round % 2 == 0 {
             members.remove(0).leave().await;
         } else {
@@ -108,26 +142,39 @@ struct Member {
 }
 
 impl Member {
-    async fn join(group: &Group, database: &Database) -> Self {
+    async fn join(group: &Group, by: By, database: &Database) -> Self {
         let config = group.config(&group.brokers, "storm");
         let subscription = timeout(PATIENCE, config.connect()).await.unwrap().unwrap();
-        let charge = handler_fn(|tx: &mut Transaction<'static, Postgres>, message: &Message| {
-            Box::pin(async move {
-                let event = &message.event;
-                sqlx::query("insert into effects (lane, number) values ($1, $2)")
-                    .bind(&event.aggregate_id)
-                    .bind(i64::try_from(number(event)).unwrap())
-                    .execute(&mut **tx)
-                    .await
-                    .map_err(|error| Failure::transient("E-TEST", error.to_string()))?;
-                Ok(bytes::Bytes::new())
-            })
-        });
-        let consumer = Consumer::new("storm", database.store.inbox(), charge);
-        let settings = Settings { batch_events: 20, in_flight_events: 80, ..Settings::default() };
-        let relay = Relay::new("storm", subscription, consumer).with_settings(settings);
+        let calls = AtomicU64::new(0);
+        let charge =
+            handler_fn(move |tx: &mut Transaction<'static, Postgres>, message: &Message| {
+                let call = calls.fetch_add(1, Ordering::Relaxed);
+                Box::pin(async move {
+                    let event = &message.event;
+                    sqlx::query("insert into effects (lane, number) values ($1, $2)")
+                        .bind(&event.aggregate_id)
+                        .bind(i64::try_from(number(event)).unwrap())
+                        .execute(&mut **tx)
+                        .await
+                        .map_err(|error| Failure::transient("E-TEST", error.to_string()))?;
+                    if by == By::Positions && call % 50 == 49 {
+                        return Err(HandlerError::retry("this time"));
+                    }
+                    Ok(bytes::Bytes::new())
+                })
+            });
+        let store = &database.store;
+        let schedule = Schedule::new(vec![Duration::from_millis(10); 9]);
+        let settings =
+            Settings { batch_events: 20, in_flight_events: 80, schedule, ..Settings::default() };
+        let builder = Consumer::builder("storm", store.inbox()).settings(settings);
+        let builder = match by {
+            By::Ids => builder,
+            By::Positions => builder.dead_letters(store.letters()).by_position(store.marks()),
+        };
+        let consumer = builder.build_with(charge);
         let (stopper, stop) = Stop::new();
-        Self { stopper, running: tokio::spawn(relay.run(stop)) }
+        Self { stopper, running: tokio::spawn(consumer.run(subscription, stop)) }
     }
 
     async fn leave(self) {

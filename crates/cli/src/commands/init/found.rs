@@ -93,7 +93,8 @@ const KNOWN_BROKERS: &[Broker] = &[
         name: "NATS",
         variables: &["NATS_URL"],
         port: 4222,
-        lines: "url = \"{}\"\n# create_stream = { name = \"events\", subjects = [\"*.events\"] }\n",
+        lines: "url = \"{}\"\n# The stream is made if there is none of its name.\n\
+                create_stream = { name = \"events\", subjects = [\"*.events\"] }\n",
         address: "nats://127.0.0.1:4222",
     },
     Broker {
@@ -186,6 +187,9 @@ topic = \"{aggregate_type}.events\"    # {aggregate_id}, {event_type}, {header.N
 [retention]                          # published events are deleted after
 keep = \"7d\"
 
+[http]                               # a page, its API, health and metrics, for this machine
+listen = \"127.0.0.1:9464\"
+
 [[test]]                             # semel config test
 name = \"events of orders go to the topic of orders\"
 given = { aggregate_type = \"order\", aggregate_id = \"7\", event_type = \"OrderPlaced\" }
@@ -255,6 +259,7 @@ mod tests {
                 let text = found.configuration();
                 let parsed: toml::Table = text.parse().unwrap();
                 assert_eq!(parsed["sink"]["out"]["type"].as_str(), Some(sink.kind));
+                assert_eq!(parsed["http"]["listen"].as_str(), Some("127.0.0.1:9464"));
                 assert!(!text.contains("{}") && !text.contains("{url}"), "{text}");
                 assert!(found.in_words().contains(sink.name));
             }

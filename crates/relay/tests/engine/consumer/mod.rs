@@ -3,6 +3,7 @@
 mod handlers;
 mod letters;
 mod order;
+mod positions;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::admin::{Filter, Selection, State};
-use semel_core::{AdminStore, EventId, Outcome};
+use semel_core::{AdminStore, Delivery, EventId, Outcome, Publication};
 
 use super::{AdminProbe, everything, in_state, listed, of_lane, parking, settle_one, view};
 use crate::probe::Ran;
@@ -81,10 +81,15 @@ pub async fn a_replayed_event_is_offered_again<P: AdminProbe>(probe: &Arc<P>) ->
     let mut drive = Drive::open(&**probe).await;
     let written = [events("a", 0..3), events("b", 5..6)].concat();
     probe.commit_all(&written).await;
-    drive.drain(4).await;
+    let first = drive.drain(4).await;
     let chosen = Selection::Ids(vec![written[1].id, written[0].id]);
     assert_eq!(admin.replay(&chosen).await.expect("replay"), 2);
     let again = drive.drain(2).await;
+    let said = |got: &Delivery| got.message.publication;
+    if first.iter().any(|got| said(got) != Publication::Unknown) {
+        assert!(first.iter().all(|got| said(got) == Publication::First), "{first:?}");
+        assert!(again.iter().all(|got| said(got) == Publication::Again), "{again:?}");
+    }
     assert_eq!(delivered_numbers(&again), [0, 1]);
     assert_eq!(again[0].message.event.id, written[0].id);
     assert_eq!(again[0].message.attempt, 1);

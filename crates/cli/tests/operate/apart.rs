@@ -1,0 +1,61 @@
+//! Several pipelines in one relay: one that fails leaves the others alone.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use super::shop::Shop;
+
+/// An endpoint that has moved, until it is back; gives its address.
+fn endpoint(is_back: &Arc<AtomicBool>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let is_back = Arc::clone(is_back);
+    thread::spawn(move || {
+        for connection in listener.incoming() {
+            let mut connection = connection.unwrap();
+            let (mut request, mut part) = (Vec::new(), [0; 8192]);
+            while !request.ends_with(b"{}") {
+                match connection.read(&mut part).unwrap_or(0) {
+                    0 => break,
+                    bytes => request.extend_from_slice(&part[..bytes]),
+                }
+            }
+            let is_back = is_back.load(Ordering::SeqCst);
+            let status = if is_back { "204 No Content" } else { "301 Moved Permanently" };
+            let head = "location: /new\r\ncontent-length: 0\r\nconnection: close";
+            write!(connection, "HTTP/1.1 {status}\r\n{head}\r\n\r\n").ok();
+        }
+    });
+    address
+}
+
+#[test]
+fn a_pipeline_that_fails_is_tried_again_while_the_others_go_on() {
+    let (shop, is_back) = (Shop::new(), Arc::default());
+    let config = shop.read("semel.toml");
+    shop.write_config(&format!(
+        "{config}[sink.hook]\ntype = \"webhook\"\nurl = \"http://{}/\"\nplain_http = true\n\
+         allow = [\"127.0.0.1\"]\n[pipeline.hooks]\nfrom = \"orders\"\nto = \"hook\"\n",
+        endpoint(&is_back)
+    ));
+    shop.insert("1", "First");
+    let mut relay = shop.relay();
+    shop.wait_until("it says so", || {
+        shop.read("log").contains("it stopped and is tried again in 2s; the other pipelines go on")
+    });
+    assert!(shop.read("log").contains("E-WEBHOOK-MOVED"), "{}", shop.read("log"));
+    shop.insert("1", "Second");
+    shop.wait_until("the other one publishes", || shop.read("events.ndjson").contains("Second"));
+    assert!(relay.0.try_wait().unwrap().is_none());
+
+    is_back.store(true, Ordering::SeqCst);
+    shop.wait_until("it catches up", || {
+        let pipelines = shop.json(&["status"]);
+        pipelines.as_array().unwrap().iter().all(|one| one["published"] == 2)
+    });
+    relay.signal("TERM");
+    assert_eq!(relay.0.wait().unwrap().code(), Some(0));
+}

@@ -1,0 +1,75 @@
+//! Commands that ask a running relay instead of its database: by the rules of its page.
+
+use crate::relay::Relay;
+use crate::shop::Shop;
+use crate::shop_with_dead_letters;
+
+const TOKENS: &str = "\
+[http.access.vera]\nrole = \"viewer\"\ntoken = \"the token of the viewer\"\n\
+[http.access.olga]\nrole = \"operator\"\ntoken = \"the token of the operator\"\n\
+[http.access.ada]\nrole = \"admin\"\ntoken = \"the token of the admin\"\n";
+
+/// Runs a command as somebody; gives its exit code and all it said.
+fn ask(shop: &Shop, relay: &Relay, role: &str, arguments: &[&str]) -> (i32, String) {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mut command = shop.command(arguments);
+    // Neither the configuration nor the database is there.
+    command.current_dir(elsewhere.path()).args(["--api", &relay.url]);
+    if !role.is_empty() {
+        std::fs::write(elsewhere.path().join("token"), format!("the token of the {role}\n"))
+            .unwrap();
+        command.args(["--token-file", "token"]);
+    }
+    let output = command.output().unwrap();
+    (output.status.code().unwrap(), crate::shop::all(&output))
+}
+
+#[test]
+fn a_relay_is_asked_with_a_token_and_by_role() {
+    let (shop, relay) = shop_with_dead_letters();
+    drop(relay);
+    let relay = Relay::start(&shop, "1KiB", TOKENS);
+    let retry = ["dead", "retry", "--all"];
+
+    let (code, said) = ask(&shop, &relay, "", &["status"]);
+    assert!(code == 77 && said.contains("E-API-LOGIN") && said.contains("--token-file"), "{said}");
+    let (code, said) = ask(&shop, &relay, "viewer", &["status", "--output", "json"]);
+    let status: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(
+        (code, &status[0]["dead"], &status[0]["pipeline"]),
+        (0, &2.into(), &"orders".into())
+    );
+    let (code, said) = ask(&shop, &relay, "viewer", &["dead", "retry", "--all", "--yes"]);
+    assert!(code == 77 && said.contains("vera is viewer, and this needs operator"), "{said}");
+
+    assert_eq!(
+        ask(&shop, &relay, "operator", &["dead", "retry", "--all", "--dry-run"]),
+        (0, "2 events would be retried\n".into())
+    );
+    let (code, said) = ask(&shop, &relay, "operator", &retry);
+    assert!(code == 64 && said.contains("E-NOT-CONFIRMED") && said.contains("2 events"), "{said}");
+    let discard = ["dead", "discard", "--all", "--yes", "--aggregate", "3"];
+    assert_eq!(ask(&shop, &relay, "operator", &discard), (0, "1 events discarded\n".into()));
+    let (code, said) = ask(&shop, &relay, "operator", &["replay", "--all", "--yes"]);
+    assert!(code == 77 && said.contains("E-HTTP-ROLE"), "{said}");
+    assert_eq!(ask(&shop, &relay, "admin", &["replay", "--all", "--yes"]).0, 0);
+
+    let bearer = "authorization: Bearer the token of the viewer\r\n";
+    let activity = relay.get("/api/pipelines/orders/activity", bearer).1;
+    assert!(activity.contains("\"who\":\"olga\",\"what\":\"discard\""), "{activity}");
+    assert!(activity.contains("state:dead aggregate:3"), "{activity}");
+}
+
+#[test]
+fn what_cannot_be_asked_is_explained() {
+    let shop = Shop::new();
+    let relay = Relay::start(&shop, "1MiB", "");
+    let (code, said) = ask(&shop, &relay, "", &["replay", "--all", "--yes", "--pipeline", "x"]);
+    assert!(code == 64 && said.contains("--pipeline one of orders"), "{said}");
+    let (code, said) = ask(&shop, &relay, "", &["replay", "--all", "--yes", "--type", "a\"b"]);
+    assert!(code == 64 && said.contains("E-API-QUESTION"), "{said}");
+    let said = shop.refused(64, &["status", "--api", "http://ops.example.com:9464"]);
+    assert!(said.contains("E-API-REMOTE") && said.contains("ssh -L"), "{said}");
+    let said = shop.refused(69, &["status", "--api", "http://127.0.0.1:1"]);
+    assert!(said.contains("E-API-DOWN"), "{said}");
+}
