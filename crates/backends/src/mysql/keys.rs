@@ -93,12 +93,21 @@ impl IdempotencyStore for MysqlKeys {
         fingerprint: &Fingerprint,
         lease: Duration,
     ) -> Result<Claim, Failure> {
-        let failed = || failure("claim a key");
-        let rows = sqlx::raw_sql(AssertSqlSafe(claim_sql(key, fingerprint, lease)))
-            .fetch_all(self.store.pool())
-            .await
-            .map_err(failed())?;
-        match rows.first() {
+        let claimant = Uuid::now_v7();
+        let answer = answer_sql(key, fingerprint, claimant);
+        let claim = format!("{}; {answer}", claim_sql(key, fingerprint, claimant, lease));
+        let ask =
+            |sql: &str| sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).fetch_all(self.store.pool());
+        let rows = match ask(&claim).await {
+            // The claim may be made, only its answer lost. Not all who look have made it.
+            Err(sqlx::Error::Io(_)) => match ask(&answer).await {
+                Ok(rows) if rows.first().is_some_and(is_ours) => Ok(rows),
+                Ok(_) => ask(&claim).await,
+                failed => failed,
+            },
+            rows => rows,
+        };
+        match rows.map_err(failure("claim a key"))?.first() {
             Some(row) => read_claim(row),
             // It was purged in between.
             None => Ok(ASK_AGAIN),
@@ -155,13 +164,18 @@ impl IdempotencyStore for MysqlKeys {
     }
 }
 
-/// Takes a key that is free, done with, or abandoned by the same request; then says who has it.
+/// Takes a key that is free, done with, or abandoned by the same request.
 ///
 /// The server makes the changes from left to right, so `claimant` decides for all that follow. It
 /// is another number in each call, so that whoever reads it knows whether the claim was theirs.
 /// Nothing but numbers goes into the text.
-fn claim_sql(key: &ScopedKey, fingerprint: &Fingerprint, lease: Duration) -> String {
-    let (claimant, lease) = (Uuid::now_v7().simple(), micros(lease));
+fn claim_sql(
+    key: &ScopedKey,
+    fingerprint: &Fingerprint,
+    claimant: Uuid,
+    lease: Duration,
+) -> String {
+    let (claimant, lease) = (claimant.simple(), micros(lease));
     let print = Fingerprinted(fingerprint);
     format!(
         "INSERT INTO semel_keys (scoped_key, fingerprint, claimant, token, attempt, expires_at) \
@@ -179,11 +193,22 @@ fn claim_sql(key: &ScopedKey, fingerprint: &Fingerprint, lease: Duration) -> Str
              version = if(claimant = VALUES(claimant), NULL, version), \
              body = if(claimant = VALUES(claimant), NULL, body), \
              released = if(claimant = VALUES(claimant), FALSE, released), \
-             expires_at = if(claimant = VALUES(claimant), VALUES(expires_at), expires_at); \
-         SELECT claimant = x'{claimant}', token, attempt, fingerprint = x'{print}', released, \
+             expires_at = if(claimant = VALUES(claimant), VALUES(expires_at), expires_at)"
+    )
+}
+
+/// Who has a key.
+fn answer_sql(key: &ScopedKey, fingerprint: &Fingerprint, claimant: Uuid) -> String {
+    let (claimant, print) = (claimant.simple(), Fingerprinted(fingerprint));
+    format!(
+        "SELECT claimant = x'{claimant}', token, attempt, fingerprint = x'{print}', released, \
              timestampdiff(MICROSECOND, utc_timestamp(6), expires_at), version, body \
          FROM semel_keys WHERE scoped_key = x'{key}'"
     )
+}
+
+fn is_ours(row: &MySqlRow) -> bool {
+    column(row, 0).unwrap_or(false)
 }
 
 /// What an answer is when the key became free just after it was not to be had.

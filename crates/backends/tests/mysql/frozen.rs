@@ -13,7 +13,7 @@ use super::{Database, connect, database};
 const SOON: Duration = Duration::from_secs(10);
 
 /// Waits until so many connections of the database wait for a lock.
-async fn somebody_waits(database: &Database) {
+pub(super) async fn somebody_waits(database: &Database) {
     let waiting = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'
         AND trx_mysql_thread_id IN (
             SELECT id FROM information_schema.processlist WHERE db = database())";

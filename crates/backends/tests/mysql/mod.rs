@@ -4,6 +4,7 @@ mod check;
 mod dividing;
 mod failures;
 mod frozen;
+mod keys;
 mod late;
 mod locks;
 mod merged;
