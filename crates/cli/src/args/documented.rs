@@ -1,6 +1,7 @@
 //! Every command of the documentation is one that can be typed.
 
 #[path = "../../tests/shell/mod.rs"]
+#[allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
 mod shell;
 
 use clap::error::ErrorKind;
