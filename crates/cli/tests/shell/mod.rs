@@ -1,7 +1,5 @@
 //! The shell commands of the documentation, for the tests that read, parse or run them.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests may panic")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
