@@ -17,7 +17,11 @@ fn endpoint(is_back: &Arc<AtomicBool>) -> String {
         for connection in listener.incoming() {
             let mut connection = connection.unwrap();
             let (mut request, mut part) = (Vec::new(), [0; 8192]);
-            while !request.ends_with(b"{}") {
+            // An event, or somebody who looks whether anybody is there.
+            let is_whole = |request: &[u8]| {
+                request.ends_with(if request.starts_with(b"POST") { b"{}" } else { b"\r\n" })
+            };
+            while !is_whole(&request) {
                 match connection.read(&mut part).unwrap_or(0) {
                     0 => break,
                     bytes => request.extend_from_slice(&part[..bytes]),
