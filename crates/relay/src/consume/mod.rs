@@ -15,6 +15,7 @@ mod run;
 use std::collections::HashSet;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use semel_core::retry::later;
 use semel_core::{
     Failure, HandlerError, InboxStore, LaneKey, Message, Published, Sink, Verdict, telemetry,
 };
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, Sleep, sleep};
 
 pub use self::builder::ConsumerBuilder;
 use self::builder::Options;
@@ -81,6 +82,9 @@ struct Parts<S: InboxStore, H> {
 
 /// How long a transaction goes on taking up messages.
 const TURN: Duration = Duration::from_secs(1);
+
+/// The longest time that a handler may have, whatever is set: later cannot be said.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
 /// Where a message comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,6 +224,8 @@ where
     ) -> Result<(usize, Claims), HandlerError> {
         let (begun, mut done, mut with_letters) = (Instant::now(), 0, None);
         let mut claims = self.claim(tx, batch).await?;
+        // One for all: to set a timer anew for each message would wake the runtime each time.
+        let mut alarm = pin!(sleep(self.options.handler_timeout));
         while done < batch.len() && begun.elapsed() < TURN {
             let started = Instant::now();
             let Recorded { end, taken, new } = match first.take() {
@@ -235,7 +241,7 @@ where
             };
             for (message, is_new) in taken.into_iter().zip(new) {
                 if is_new {
-                    self.take_effect(tx, message, origin, &claims).await?;
+                    self.take_effect(tx, message, origin, &claims, alarm.as_mut()).await?;
                     counts.applied += 1;
                 } else {
                     counts.duplicates += 1;
@@ -369,6 +375,7 @@ where
         message: &Message,
         origin: Origin,
         claims: &Claims,
+        alarm: Pin<&mut Sleep>,
     ) -> Result<(), HandlerError> {
         let by_position = claims.cover(message);
         if by_position {
@@ -376,7 +383,7 @@ where
         } else {
             self.refuse_old(message, origin)?;
         }
-        let result = self.handle(tx, message).await?;
+        let result = self.handle(tx, message, alarm).await?;
         if !result.is_empty() && !by_position {
             self.store.store_result(tx, &self.name, message.event.id, result).await?;
         }
@@ -388,19 +395,28 @@ where
         &self,
         tx: &mut S::Tx<'static>,
         message: &Message,
+        mut alarm: Pin<&mut Sleep>,
     ) -> Result<Bytes, HandlerError> {
         let limit = self.options.handler_timeout;
+        alarm.as_mut().reset(Instant::now() + limit.min(YEAR));
         let call = within(&message.event, self.handler.handle(tx, message));
         #[cfg(feature = "trace")]
         let span = crate::spans::processing(message);
         #[cfg(feature = "trace")]
         let call = tracing::Instrument::instrument(call, span.clone());
-        let failure = match timeout(limit, AssertUnwindSafe(call).catch_unwind()).await {
-            Ok(Ok(Err(HandlerError::AlreadyApplied))) => return Err(HandlerError::AlreadyApplied),
-            Ok(Ok(Err(error))) => self.failure(error),
-            Ok(Ok(Ok(result))) => return Ok(result),
-            Ok(Err(_)) => Failure::transient("E-HANDLER-PANIC", "the handler panicked"),
-            Err(_) => Failure::transient(
+        let ended = tokio::select! {
+            biased;
+            ended = AssertUnwindSafe(call).catch_unwind() => Some(ended),
+            () = alarm => None,
+        };
+        let failure = match ended {
+            Some(Ok(Err(HandlerError::AlreadyApplied))) => {
+                return Err(HandlerError::AlreadyApplied);
+            }
+            Some(Ok(Err(error))) => self.failure(error),
+            Some(Ok(Ok(result))) => return Ok(result),
+            Some(Err(_)) => Failure::transient("E-HANDLER-PANIC", "the handler panicked"),
+            None => Failure::transient(
                 "E-HANDLER-TIMEOUT",
                 format!("the handler took longer than {limit:?}"),
             ),

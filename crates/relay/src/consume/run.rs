@@ -181,6 +181,8 @@ impl<Tx> Source for DueLetters<Tx> {
                 self.receipts += 1;
                 let receipt = Receipt(self.receipts);
                 self.out.insert(receipt, id);
+                // It has left its place, and goes by its id from now on.
+                let message = Message { position: None, ..message };
                 batch.deliveries.push(Delivery { message, receipt });
             }
         }
