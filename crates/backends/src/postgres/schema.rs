@@ -295,11 +295,13 @@ pub(super) async fn check_order(connection: &mut PgConnection) -> Result<(), Fai
 
 /// The version that is there; 0 when there are no tables.
 async fn version(connection: &mut PgConnection) -> Result<usize, Failure> {
+    // Not `to_regclass`: it may remember what was so before another session's commit.
+    const EXISTS: &str = "select exists (select from pg_class c
+        join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = 'semel' and c.relname = 'migrations')";
     let failed = || failure("read the schema version");
-    let exists: bool = sqlx::query_scalar("select to_regclass('semel.migrations') is not null")
-        .fetch_one(&mut *connection)
-        .await
-        .map_err(failed())?;
+    let exists: bool =
+        sqlx::query_scalar(EXISTS).fetch_one(&mut *connection).await.map_err(failed())?;
     if !exists {
         return Ok(0);
     }
