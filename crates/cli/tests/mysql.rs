@@ -135,9 +135,9 @@ fn wait_for_status(folder: &Path, url: &str, part: &str, mut meanwhile: impl FnM
         if status.contains(part) {
             return;
         }
-        assert!(began.elapsed() < Duration::from_secs(120), "{part} never: {status}");
+        assert!(began.elapsed() < Duration::from_secs(600), "{part} never: {status}");
         meanwhile();
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(250));
     }
 }
 

@@ -45,7 +45,7 @@ impl Shop {
     }
 
     fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !is_so() {
             assert!(Instant::now() < deadline, "never: {what}\n{}", self.log());
             std::thread::sleep(Duration::from_millis(10));

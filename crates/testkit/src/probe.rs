@@ -22,7 +22,7 @@ pub trait Probe: Send + Sync + Sized + 'static {
 
     /// How long to wait for something that must happen. A backend that does everything at once
     /// says zero, so that its failures are quick.
-    const PATIENCE: Duration = Duration::from_secs(15);
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     /// How long to wait before "nothing comes" is believed. A backend that answers from a buffer
     /// filled behind its back needs some time.
@@ -30,7 +30,7 @@ pub trait Probe: Send + Sync + Sized + 'static {
 
     /// The unit of the suite's waits. What the suite does at once must be done well within it, and
     /// where the clock cannot be moved the suite really waits for it, up to four times in a test.
-    const TICK: Duration = Duration::from_secs(1);
+    const TICK: Duration = Duration::from_secs(2);
 
     /// A new, empty instance under a name of its own; nothing when its server is not there (see
     /// [`service`](crate::services::service)).

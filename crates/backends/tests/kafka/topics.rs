@@ -11,43 +11,52 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers};
+use rdkafka::metadata::MetadataTopic;
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use semel_core::wire::{Binding, decode};
 use semel_core::{Event, EventId};
 use semel_testkit::workload::numbers;
 
 pub(crate) const PARTITIONS: i32 = 3;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn random_topic() -> String {
     format!("semel-{}", EventId::now())
 }
 
-/// A new topic of this name with these settings.
+/// A new topic of this name with these settings, which the broker knows of.
 pub(crate) async fn create(brokers: &str, topic: &str, settings: &[(&str, &str)]) {
     let mut new = NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(1));
     for (name, value) in settings {
         new = new.set(name, value);
     }
-    let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
-    let made = admin(brokers).create_topics([&new], &options).await.expect("an answer");
+    let (admin, options) = (admin(brokers), AdminOptions::new().operation_timeout(Some(PATIENCE)));
+    let made = admin.create_topics([&new], &options).await.expect("an answer");
     made[0].as_ref().expect("the topic is made");
+    until(|| is_known(&admin, topic)).await;
 }
 
 /// Deletes a topic, and waits until it is gone.
 pub(crate) async fn delete(brokers: &str, topic: &str) {
     let (admin, options) = (admin(brokers), AdminOptions::new().operation_timeout(Some(PATIENCE)));
     admin.delete_topics(&[topic], &options).await.expect("an answer")[0].as_ref().expect("deleted");
-    let gone = async {
-        let known = |name| {
-            let metadata = admin.inner().fetch_metadata(None, PATIENCE).expect("metadata");
-            metadata.topics().iter().any(|it| it.name() == name)
-        };
-        while known(topic) {
+    until(|| !is_known(&admin, topic)).await;
+}
+
+/// The controller answers before the brokers hear of what it did.
+async fn until(is_so: impl Fn() -> bool) {
+    let so = async {
+        while !is_so() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, gone).await.expect("it is gone");
+    tokio::time::timeout(PATIENCE, so).await.expect("the brokers know");
+}
+
+fn is_known(admin: &AdminClient<DefaultClientContext>, topic: &str) -> bool {
+    let metadata = admin.inner().fetch_metadata(None, PATIENCE).expect("metadata");
+    let has_leaders = |it: &MetadataTopic| it.partitions().iter().all(|one| one.leader() >= 0);
+    metadata.topics().iter().any(|it| it.name() == topic && has_leaders(it))
 }
 
 /// Changes a setting of a topic.

@@ -18,6 +18,7 @@ mod suites;
 mod tail;
 
 use std::thread;
+use std::time::Duration;
 
 use semel_backends::mysql::{MySql, MySqlPool, MysqlConfig, MysqlSource, MysqlStore, Transaction};
 use semel_core::coordination::Share;
@@ -197,7 +198,7 @@ async fn cut_off(server: &str, database: &str) {
 }
 
 async fn connect(url: &str) -> MysqlStore {
-    let config = MysqlConfig::new(url).unwrap().connections(20);
+    let config = MysqlConfig::new(url).unwrap().connections(20).patience(Duration::from_secs(30));
     config.connect().await.unwrap()
 }
 

@@ -216,12 +216,14 @@ async fn what_is_parked_is_offered_by_its_own_share() {
         let taken = relay.take(10).await;
         relay.settle(&taken, |_| retry(Timestamp::now(), 1)).await;
     }
-    let soon = Timestamp::now() + Duration::from_millis(300);
+    let soon = Timestamp::now() + Duration::from_secs(5);
     let later = [event(&first, 3).available_at(soon), event(&second, 4).available_at(soon)];
     database.commit(&later).await;
     assert_eq!(delivered_numbers(&relays[1].take(10).await), [2]);
     assert_eq!(delivered_numbers(&relays[0].take(10).await), [1]);
-    tokio::time::sleep(Duration::from_millis(400)).await;
+    while Timestamp::now() <= soon {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     let publishing = database.store.admin("orders").stats().await.unwrap();
     assert_eq!(publishing.count(State::Publishing), 2);
     assert_eq!(delivered_numbers(&database.share(1, 2).await.deliver_all(10).await), [2, 4]);

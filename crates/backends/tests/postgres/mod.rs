@@ -24,6 +24,7 @@ mod tail;
 mod windows;
 
 use std::thread;
+use std::time::{Duration, Instant};
 
 use semel_backends::postgres::{
     PgPool, Postgres, PostgresConfig, PostgresSource, PostgresStore, Transaction,
@@ -204,23 +205,26 @@ impl Drop for Database {
             // The force is of no use against replication, its end takes a moment, and a source that
             // was not closed may begin anew.
             let cut = format!(
-                "select pg_terminate_backend(active_pid), pg_sleep(0.1) from pg_replication_slots
+                "select pg_terminate_backend(active_pid) from pg_replication_slots
                 where database = '{name}'"
             );
             let drop = format!("drop database if exists {name} with (force)");
             let runtime = runtime.unwrap();
-            let is_gone = || {
+            let began = Instant::now();
+            loop {
                 runtime.block_on(try_on_server(&server, &cut)).unwrap();
-                runtime.block_on(try_on_server(&server, &drop)).is_ok()
-            };
-            assert!((0..20).any(|_| is_gone()), "{name} is still in use");
+                let Err(error) = runtime.block_on(try_on_server(&server, &drop)) else { break };
+                assert!(began.elapsed() < Duration::from_secs(60), "{name} is in use: {error}");
+                thread::sleep(Duration::from_millis(100));
+            }
         });
         dropping.join().unwrap();
     }
 }
 
 async fn connect(url: &str) -> PostgresStore {
-    let config = PostgresConfig::new(url).unwrap().connections(20);
+    let config =
+        PostgresConfig::new(url).unwrap().connections(20).patience(Duration::from_secs(30));
     config.connect().await.unwrap()
 }
 

@@ -61,7 +61,7 @@ impl<const MEMBERS: u8> Queue<MEMBERS> {
         let dead = RabbitmqQueue::new(&self.dead_queue()).unwrap().kind(QueueKind::Classic);
         RabbitmqConfig::new(url)
             .unwrap()
-            .timeout(Duration::from_secs(3))
+            .timeout(Duration::from_secs(15))
             .declare_queue(Self::queue(queue))
             .subscription(queue)
             .unwrap()

@@ -125,6 +125,7 @@ async fn who_is_later_than_the_lease_has_no_effect() {
     let id = EventId::now();
     inbox.store = inbox.store.lease(Duration::from_millis(200));
     let late = inbox.in_hand(id).await;
+    inbox.store = inbox.store.lease(Duration::from_secs(30));
     let next = inbox.in_hand(id).await;
     let failure = inbox.commit(late).await.unwrap_err();
     assert_eq!((failure.fault(), failure.code()), (Fault::Transient, "E-REDIS-INBOX-LATE"));

@@ -69,7 +69,7 @@ impl Shop {
     }
 
     fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !is_so() {
             let (log, out) = (self.read("log"), self.read("out"));
             assert!(Instant::now() < deadline, "never: {what}\n{log}\n{out}");

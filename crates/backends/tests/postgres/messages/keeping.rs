@@ -69,10 +69,10 @@ async fn a_carried_slot_holds_back_no_log() {
     let held = "select pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint from \
         pg_replication_slots where database = current_database()";
     let mut retained = i64::MAX;
-    for _ in 0..100 {
+    for _ in 0..300 {
         database.run("checkpoint").await;
         retained = database.number(held).await;
-        if retained < 1024 * 1024 {
+        if retained < 16 * 1024 * 1024 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -111,10 +111,10 @@ async fn the_slot_holds_back_no_log() {
         pg_replication_slots where database = current_database()";
     // A checkpoint tells which transactions run, which is what lets a slot move.
     let mut retained = i64::MAX;
-    for _ in 0..100 {
+    for _ in 0..300 {
         database.run("checkpoint").await;
         retained = database.number(written).await;
-        if retained < 1024 * 1024 {
+        if retained < 16 * 1024 * 1024 {
             break;
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
