@@ -260,11 +260,12 @@ pub(super) async fn check(connection: &mut MySqlConnection) -> Result<(), Failur
 
 /// One migration at a time in this database.
 async fn lock(connection: &mut MySqlConnection) -> Result<(), Failure> {
-    let locked: Option<i64> =
-        sqlx::query_scalar("SELECT get_lock(concat('semel_', sha1(database())), 60)")
-            .fetch_one(connection)
-            .await
-            .map_err(failure("migrate the tables"))?;
+    let locked: Option<i64> = sqlx::query_scalar(
+        "SELECT get_lock(concat('semel_', left(sha2(database(), 256), 40)), 60)",
+    )
+    .fetch_one(connection)
+    .await
+    .map_err(failure("migrate the tables"))?;
     if locked == Some(1) {
         return Ok(());
     }
