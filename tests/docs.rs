@@ -50,19 +50,26 @@ fn codes_below(folder: &Path, codes: &mut BTreeSet<String>) {
 
 /// A reader can type it as it stands.
 #[test]
-fn the_command_of_the_order_service_is_told_as_it_is() {
+fn the_commands_of_the_examples_are_told_as_they_are() {
     let metadata = MetadataCommand::new().no_deps().exec().unwrap();
-    let mut targets = metadata.packages.iter().flat_map(|package| &package.targets);
-    let example = targets.find(|target| target.is_example() && target.name == "orders").unwrap();
-    let features = example.required_features.join(",");
-    let command = format!("cargo run --example orders --features {features} -- redis");
+    let targets = metadata.packages.iter().flat_map(|package| &package.targets);
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for file in ["README.md", "docs/consumers.md", "examples/orders/main.rs"] {
-        assert!(
-            fs::read_to_string(root.join(file)).unwrap().contains(&command),
-            "{file}: {command}"
-        );
+    let mut count = 0;
+    for example in targets.filter(|target| target.is_example()) {
+        let (name, features) = (&example.name, example.required_features.join(","));
+        let (page, arguments) = match name.as_str() {
+            "orders" => ("docs/consumers.md", " -- redis"),
+            "payments" => ("docs/idempotency.md", ""),
+            name => panic!("no page tells of the example {name}"),
+        };
+        let command = format!("cargo run --example {name} --features {features}{arguments}");
+        for file in ["README.md", page, &format!("examples/{name}/main.rs")] {
+            let text = fs::read_to_string(root.join(file)).unwrap();
+            assert!(text.contains(&command), "{file}: {command}");
+        }
+        count += 1;
     }
+    assert_eq!(count, 2);
 }
 
 /// `UPDATE_DOCS=1 cargo test -p semel --test docs` writes the page anew.

@@ -335,8 +335,16 @@ impl fmt::Debug for Policy {
             .field("profile", &self.profile)
             .field("methods", &self.methods)
             .field("key_headers", &self.key_headers)
+            .field("key_required", &self.key_required)
+            .field("key_syntax", &self.key_syntax)
+            .field("key_covers", &self.key_covers)
             .field("scope", &self.scope)
             .field("rules", &self.rules)
+            .field("canonical_json", &self.canonical_json)
+            .field("max_request_bytes", &self.max_request_bytes)
+            .field("max_response_bytes", &self.max_response_bytes)
+            .field("stream_after", &self.stream_after)
+            .field("fail_open", &self.fail_open)
             .finish_non_exhaustive()
     }
 }

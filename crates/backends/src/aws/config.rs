@@ -223,6 +223,9 @@ impl fmt::Debug for AwsConfig {
             .field("endpoint_url", &self.endpoint_url)
             .field("access_key_id", &self.credentials.as_ref().map(|(id, ..)| id))
             .field("format", &self.format)
+            .field("max_message_bytes", &self.max_message_bytes)
+            .field("concurrency", &self.concurrency)
+            .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }

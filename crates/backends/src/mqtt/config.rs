@@ -234,6 +234,11 @@ impl fmt::Debug for MqttConfig {
             .field("client_id", &self.client_id)
             .field("version", &self.version)
             .field("format", &self.format)
+            .field("retain", &self.retain)
+            .field("require_subscriber", &self.require_subscriber)
+            .field("max_in_flight", &self.max_in_flight)
+            .field("max_message_bytes", &self.max_message_bytes)
+            .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }

@@ -174,6 +174,8 @@ impl fmt::Debug for NatsConfig {
         f.debug_struct("NatsConfig")
             .field("servers", &servers)
             .field("stream", &self.stream)
+            .field("format", &self.format)
+            .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }

@@ -153,6 +153,7 @@ impl fmt::Debug for PostgresConfig {
             .field("port", &self.options.get_port())
             .field("database", &self.options.get_database())
             .field("connections", &self.connections)
+            .field("log_budget", &self.log_budget)
             .finish_non_exhaustive()
     }
 }

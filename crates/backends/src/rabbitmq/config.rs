@@ -339,6 +339,11 @@ impl fmt::Debug for RabbitmqConfig {
             .field("port", &self.uri.authority.port)
             .field("vhost", &self.uri.vhost)
             .field("exchange", &self.exchange.as_str())
+            .field("declared_exchange", &self.declared_exchange)
+            .field("declared_queues", &self.declared_queues)
+            .field("format", &self.format)
+            .field("max_message_bytes", &self.max_message_bytes)
+            .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }

@@ -185,7 +185,9 @@ impl fmt::Debug for RedisConfig {
             .field("database", &self.database)
             .field("key_prefix", &self.key_prefix)
             .field("max_len", &self.max_len)
+            .field("max_field_bytes", &self.max_field_bytes)
             .field("format", &self.format)
+            .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }

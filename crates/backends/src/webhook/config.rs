@@ -232,6 +232,7 @@ impl fmt::Debug for WebhookConfig {
             .field("timeout", &self.timeout)
             .field("concurrency", &self.concurrency)
             .field("allowed", &self.allowed)
+            .field("plain_http", &self.plain_http)
             .finish_non_exhaustive()
     }
 }

@@ -20,20 +20,22 @@ pub(crate) struct Books {
     pub(crate) events: i64,
 }
 
-/// The service of the example, on a server.
+/// The service on a database; how it is connected to differs.
 macro_rules! bank {
-    ($module:ident, $config:ident, $store:ident, $outbox:literal) => {
+    ($module:ident, $config:ident, $store:ident, $outbox:literal, $connect:expr) => {
         mod $module {
             use semel_backends::$module::{$config, $store};
 
             use super::*;
 
             pub(super) async fn connect(url: &str) -> $store {
-                $config::new(url).unwrap().connections(20).connect().await.unwrap()
+                let connecting: fn($config) -> $config = $connect;
+                connecting($config::new(url).unwrap()).connect().await.unwrap()
             }
 
             pub(super) async fn open(url: &str) {
                 let store = connect(url).await;
+                store.migrate().await.unwrap();
                 let tables = "CREATE TABLE accounts (name VARCHAR(20) PRIMARY KEY, balance BIGINT NOT NULL); \
                     CREATE TABLE transfers (reference VARCHAR(20) NOT NULL); \
                     INSERT INTO accounts VALUES ('alice', 1000), ('bob', 1000)";
@@ -70,61 +72,28 @@ macro_rules! bank {
 
             pub(super) async fn books(url: &str) -> Books {
                 let store = connect(url).await;
-                read!(store, $outbox)
+                let balances = sqlx::query_as("SELECT name, balance FROM accounts ORDER BY name");
+                let transfers =
+                    sqlx::query_scalar("SELECT reference FROM transfers ORDER BY reference");
+                let events = sqlx::query_scalar(concat!("SELECT count(*) FROM ", $outbox));
+                Books {
+                    balances: balances.fetch_all(store.pool()).await.unwrap(),
+                    transfers: transfers.fetch_all(store.pool()).await.unwrap(),
+                    events: events.fetch_one(store.pool()).await.unwrap(),
+                }
             }
         }
     };
 }
 
-macro_rules! read {
-    ($store:ident, $outbox:literal) => {
-        Books {
-            balances: sqlx::query_as("SELECT name, balance FROM accounts ORDER BY name")
-                .fetch_all($store.pool())
-                .await
-                .unwrap(),
-            transfers: sqlx::query_scalar("SELECT reference FROM transfers ORDER BY reference")
-                .fetch_all($store.pool())
-                .await
-                .unwrap(),
-            events: sqlx::query_scalar(concat!("SELECT count(*) FROM ", $outbox))
-                .fetch_one($store.pool())
-                .await
-                .unwrap(),
-        }
-    };
-}
-
 #[cfg(feature = "mysql")]
-bank!(mysql, MysqlConfig, MysqlStore, "semel_outbox");
+bank!(mysql, MysqlConfig, MysqlStore, "semel_outbox", |config| config.connections(20));
 #[cfg(feature = "postgres")]
-bank!(postgres, PostgresConfig, PostgresStore, "semel.outbox");
-
+bank!(postgres, PostgresConfig, PostgresStore, "semel.outbox", |config| config.connections(20));
 #[cfg(feature = "sqlite")]
-mod sqlite {
-    use semel_backends::sqlite::{Durability, SqliteConfig, SqliteStore};
-
-    use super::super::example;
-    use super::*;
-
-    pub(super) async fn connect(url: &str) -> SqliteStore {
-        let config = SqliteConfig::new(url).unwrap().durability(Durability::ProcessCrash);
-        config.connect().await.unwrap()
-    }
-
-    pub(super) async fn open(url: &str) {
-        example::open_accounts(&connect(url).await).await.unwrap();
-    }
-
-    pub(super) fn service(store: SqliteStore) -> Service {
-        Service { keys: Arc::new(store.keys()), routes: example::routes(store) }
-    }
-
-    pub(super) async fn books(url: &str) -> Books {
-        let store = connect(url).await;
-        read!(store, "semel_outbox")
-    }
-}
+bank!(sqlite, SqliteConfig, SqliteStore, "semel_outbox", |config| {
+    config.durability(semel_backends::sqlite::Durability::ProcessCrash)
+});
 
 macro_rules! by_scheme {
     ($url:ident, $module:ident => $what:expr) => {

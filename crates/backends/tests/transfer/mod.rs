@@ -4,10 +4,6 @@
 mod bank;
 #[cfg(feature = "sqlite")]
 mod claim;
-#[cfg(feature = "sqlite")]
-#[path = "../../examples/transfer.rs"]
-#[expect(dead_code, reason = "its main")]
-mod example;
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;

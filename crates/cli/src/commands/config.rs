@@ -50,7 +50,10 @@ fn text(all: &[Effective]) -> String {
             text += &format!("{}[{section}]\n", if text.is_empty() { "" } else { "\n" });
         }
         let Effective { key, value, origin, .. } = one;
-        text += &format!("{key:<keys$} = {value:<values$}  # {origin}\n");
+        text += &match one.literal {
+            true => format!("{key:<keys$} = {value:<values$}  # {origin}\n"),
+            false => format!("# {key}: {value}  # {origin}\n"),
+        };
     }
     text
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::defaults;
 use super::files::File;
 use super::manual;
 use super::record::{Asked, Kind, Record};
@@ -25,6 +26,8 @@ pub(crate) struct Effective {
     pub(crate) key: String,
     /// What it is; secrets are hidden.
     pub(crate) value: String,
+    /// Whether that can stand in a file: some defaults can only be told in words.
+    pub(crate) literal: bool,
     /// Who says so.
     pub(crate) origin: String,
     /// Whether it is hidden.
@@ -80,11 +83,17 @@ impl Whole {
             return None;
         }
         let secret = asked.kind == Kind::Secret;
+        let mut literal = true;
         let (value, origin) = match &asked.found {
             None => {
                 let default = manual::look_up(asked)?.default;
-                let is_none = ["", "none", "needed", "off"].contains(&default.as_str());
-                (default.replace('`', ""), (!is_none).then(|| "default".to_owned())?)
+                if ["", "none", "off"].contains(&default.as_str()) || default.starts_with("needed")
+                {
+                    return None;
+                }
+                let value = defaults::as_value(&asked.kind, &default);
+                literal = value.is_some();
+                (value.unwrap_or_else(|| default.replace('`', "")), "default".to_owned())
             }
             Some(found) => {
                 let mut origin = found.origin.among(&self.files);
@@ -98,7 +107,7 @@ impl Whole {
             }
         };
         let (section, key) = (asked.path.clone(), asked.key.clone());
-        Some(Effective { section, key, value, origin, secret })
+        Some(Effective { section, key, value, literal, origin, secret })
     }
 }
 

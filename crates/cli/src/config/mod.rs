@@ -20,8 +20,9 @@
 //! | `pipeline.rs`, `mapping.rs`, `routing.rs`, `retry.rs`, `team.rs`, `upkeep.rs`, `http.rs`, `proxy.rs`, `trial.rs` | what the keys are |
 //! | `record.rs` | what was asked for: the list behind the next two |
 //! | `effective.rs`, `schema.rs` | what holds and where it was said; JSON Schema |
-//! | `manual.rs` | defaults and meanings, from the documentation |
+//! | `manual.rs`, `defaults.rs` | defaults and meanings, from the documentation; defaults as values |
 
+mod defaults;
 mod document;
 mod effective;
 mod excerpt;
@@ -53,6 +54,8 @@ use std::path::Path;
 use semel_core::Failure;
 
 use self::document::{Document, Environment, Mistakes};
+#[cfg(all(test, feature = "full"))]
+pub(crate) use self::defaults::documented;
 pub(crate) use self::effective::{Effective, Whole};
 use self::files::File;
 #[cfg(feature = "page")]

@@ -83,7 +83,7 @@ impl Sink {
 
 impl fmt::Debug for Sink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sink").field("name", &self.name).finish_non_exhaustive()
+        f.debug_tuple("Sink").field(&self.name).field(&self.kind.name).field(&self.connect).finish()
     }
 }
 

@@ -357,7 +357,11 @@ impl<'a> Section<'a> {
     fn expect<T>(&self, key: &str, node: &Node, what: &str, value: Option<T>) -> Option<T> {
         if value.is_none() {
             // Never the value itself: it may be a secret.
-            self.note(&node.origin, &format!("{key}: must be {what}, not {}", node.kind()));
+            let kind = node.kind();
+            self.note(
+                &node.origin,
+                &format!("{key}: must be {what}, not {kind}{}", mend(what, kind)),
+            );
         }
         value
     }
@@ -376,5 +380,17 @@ impl<'a> Section<'a> {
 
     fn note(&self, origin: &Origin, what: &str) {
         self.notes.add(origin, format!("[{}] {what}", self.path));
+    }
+}
+
+/// How a value of one kind becomes one of another.
+fn mend(wanted: &str, kind: &str) -> &'static str {
+    match (wanted, kind) {
+        ("a string", "a table" | "a list") => "; write one string in quotes",
+        ("a string", _) => "; put it in quotes",
+        ("a whole number", _) => "; write digits, without quotes",
+        ("true or false", _) => "; write it without quotes",
+        ("a list of strings", _) => "; write [\"…\"]",
+        _ => "; write { KEY = VALUE }",
     }
 }

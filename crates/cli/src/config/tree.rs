@@ -96,11 +96,19 @@ pub(super) fn parse(files: &[File]) -> (Table, Vec<Mistake>) {
         let places = Places { file: number, text: &file.text };
         mistakes.extend(errors.into_iter().map(|error| {
             let at = error.span().unwrap_or_default().start;
-            (places.of_value(at), error.message().to_owned())
+            (places.of_value(at), with_fix(error.message()))
         }));
         merge(&mut all, places.table_of(table.get_ref()), "", files, &mut mistakes);
     }
     (all, mistakes)
+}
+
+/// What the parser says about the grammar, and what to write.
+fn with_fix(what: &str) -> String {
+    match what.starts_with("duplicate key") {
+        true => format!("{what}; keep one of the two"),
+        false => format!("{what}; a line is [SECTION] or KEY = VALUE, with strings in quotes"),
+    }
 }
 
 /// Sections of the same kind may be in several files, and so may tests.

@@ -1,6 +1,7 @@
 //! Which sinks there are, and which keys each of them has.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,6 +33,8 @@ pub(crate) struct SinkKind {
 /// Connects a sink that was configured.
 #[derive(Clone)]
 pub(crate) struct ConnectSink {
+    /// What it is connected with; without secrets.
+    settings: String,
     connect: Arc<dyn Fn() -> Connecting<Arc<dyn Sink>> + Send + Sync>,
     share: Option<ConnectShare>,
     /// Where what is there can be read without taking it out.
@@ -40,6 +43,12 @@ pub(crate) struct ConnectSink {
 
 /// Connects a sink for one share of the pipeline of this name, and for no other.
 type ConnectShare = Arc<dyn Fn(&str, Share) -> Connecting<Arc<dyn Sink>> + Send + Sync>;
+
+impl fmt::Debug for ConnectSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.settings)
+    }
+}
 
 impl ConnectSink {
     /// The same, and what is there can be read.
@@ -88,7 +97,7 @@ pub(crate) const SINKS: &[SinkKind] = &[
         summary: "standard output, one JSON object per line",
         schedule: Schedule::broker,
         topic_may_hold: |_| true,
-        parse: |_| Some(sink(|| async { Ok(StdoutSink) })),
+        parse: |_| Some(sink((), |()| async { Ok(StdoutSink) })),
     },
     SinkKind {
         name: "file",
@@ -97,8 +106,7 @@ pub(crate) const SINKS: &[SinkKind] = &[
         topic_may_hold: |_| true,
         parse: |section| {
             let path = section.required("path")?;
-            let opened = path.clone();
-            let sink = sink(move || FileSink::open(opened.clone()));
+            let sink = sink(path.clone(), |path| FileSink::open(path));
             Some(sink.readable(move |_| std::future::ready(arrivals_in(Path::new(&path)))))
         },
     },
@@ -209,17 +217,19 @@ pub(crate) fn sinks_in_words() -> String {
     format!("Sinks:\n{}", SINKS.iter().map(line).collect::<String>())
 }
 
-/// Remembers how a sink is connected.
-fn sink<S, F>(connect: impl Fn() -> F + Send + Sync + 'static) -> ConnectSink
+/// Remembers how a sink is connected, and with what.
+fn sink<C, S, F>(config: C, connect: impl Fn(C) -> F + Send + Sync + 'static) -> ConnectSink
 where
+    C: Clone + fmt::Debug + Send + Sync + 'static,
     S: Sink + 'static,
     F: Future<Output = Result<S, Failure>> + Send + 'static,
 {
+    let settings = format!("{config:?}");
     let connect = Arc::new(move || {
-        let connecting = connect();
+        let connecting = connect(config.clone());
         Box::pin(async move { Ok(Arc::new(connecting.await?) as Arc<dyn Sink>) }) as Connecting<_>
     });
-    ConnectSink { connect, share: None, read: None }
+    ConnectSink { settings, connect, share: None, read: None }
 }
 
 #[cfg(feature = "kafka")]
@@ -262,17 +272,14 @@ fn kafka(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, batch, KafkaConfig::batch_bytes);
     config = with(config, message, KafkaConfig::max_message_bytes);
     config = with(config, buffer, KafkaConfig::buffer_bytes);
-    let share = once.map(|id| {
+    let share = once.clone().map(|id| {
         let config = config.clone();
         Arc::new(move |pipeline: &str, share| connect_once(&config, id.as_deref(), pipeline, share))
             as ConnectShare
     });
     let read = config.clone();
-    let plain = sink(move || {
-        let config = config.clone();
-        async move { config.connect().await }
-    })
-    .readable(move |topics| {
+    let plain = sink((config, once), |(config, _)| async move { config.connect().await });
+    let plain = plain.readable(move |topics| {
         let config = read.clone();
         async move { config.arrivals(&topics).await }
     });
@@ -332,7 +339,7 @@ fn rabbitmq(section: &mut Section<'_>) -> Option<ConnectSink> {
     checked(section, "exchange", config.check())?;
     config = with(config, timeout, RabbitmqConfig::timeout);
     config = with(config, size, RabbitmqConfig::max_message_bytes);
-    Some(sink(move || config.clone().connect()))
+    Some(sink(config, |config| config.connect()))
 }
 
 #[cfg(feature = "rabbitmq")]
@@ -376,7 +383,7 @@ fn nats(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, stream, NatsConfig::create_stream);
     config = with(config, timeout, NatsConfig::timeout);
     let read = config.clone();
-    let sink = sink(move || config.clone().connect());
+    let sink = sink(config, |config| config.connect());
     Some(sink.readable(move |topics| {
         let config = read.clone();
         async move { config.arrivals(&topics).await }
@@ -410,7 +417,7 @@ fn mqtt(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, window, MqttConfig::max_in_flight);
     config = with(config, size, MqttConfig::max_message_bytes);
     config = with(config, timeout, MqttConfig::timeout);
-    Some(sink(move || config.clone().connect()))
+    Some(sink(config, |config| config.connect()))
 }
 
 #[cfg(feature = "redis")]
@@ -432,7 +439,7 @@ fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, size, RedisConfig::max_field_bytes);
     config = with(config, timeout, RedisConfig::timeout);
     let read = config.clone();
-    let sink = sink(move || config.clone().connect());
+    let sink = sink(config, |config| config.connect());
     Some(sink.readable(move |topics| {
         let config = read.clone();
         async move { config.arrivals(&topics).await }
@@ -442,21 +449,19 @@ fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
 #[cfg(feature = "aws")]
 fn sqs(section: &mut Section<'_>) -> Option<ConnectSink> {
     let config = aws(section)?;
-    Some(sink(move || config.clone().connect_sqs()))
+    Some(sink(config, |config| config.connect_sqs()))
 }
 
 #[cfg(feature = "aws")]
 fn sns(section: &mut Section<'_>) -> Option<ConnectSink> {
     let (prefix, config) = (section.optional("arn_prefix"), aws(section));
-    let config = config?;
-    Some(sink(move || config.clone().connect_sns(prefix.clone())))
+    Some(sink((config?, prefix), |(config, prefix)| config.connect_sns(prefix)))
 }
 
 #[cfg(feature = "aws")]
 fn eventbridge(section: &mut Section<'_>) -> Option<ConnectSink> {
     let (source, config) = (section.optional("source"), aws(section));
-    let config = config?;
-    Some(sink(move || config.clone().connect_eventbridge(source.clone())))
+    Some(sink((config?, source), |(config, source)| config.connect_eventbridge(source)))
 }
 
 /// What all services of AWS have in common.
@@ -518,7 +523,7 @@ fn webhook(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, timeout, WebhookConfig::timeout);
     config = with(config, concurrency, WebhookConfig::concurrency);
     config = with(config, ca, WebhookConfig::ca_file);
-    Some(sink(move || config.clone().connect()))
+    Some(sink(config, |config| config.connect()))
 }
 
 /// How long a sink may wait for something.

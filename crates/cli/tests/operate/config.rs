@@ -59,11 +59,31 @@ fn what_holds_is_shown_with_who_says_so() {
     assert_eq!(line("batch"), "batch = 7 # SEMEL_SOURCE__ORDERS__BATCH");
     assert_eq!(line("path"), "path = \"events.ndjson\" # semel.toml:5, ${FILE}");
     assert_eq!(line("poll_interval"), "poll_interval = \"100ms\" # default");
+    assert_eq!(line("topic"), "topic = \"{aggregate_type}.events\" # default");
     assert_eq!(line("to"), "to = \"out\" # semel.toml:8");
 
     let all = shop.json(&["config", "show"]);
     let url = all.as_array().unwrap().iter().find(|one| one["key"] == "url").unwrap();
     assert_eq!((&url["value"], &url["secret"]), (&"***".into(), &true.into()));
+}
+
+/// What is shown can be put into a file; what can only be told in words is a comment.
+#[test]
+fn what_is_shown_is_a_configuration() {
+    let shop = Shop::new();
+    shop.configure(
+        "[limits]\n[retention]\n[sink.hook]\ntype = \"webhook\"\nurl = \"https://a.example\"",
+    );
+    let shown = shop.expect(0, &["config", "show"]);
+    assert!(
+        shown.contains("\n# in_flight_events: 1000, or batch if that is more  # default\n"),
+        "{shown}"
+    );
+    assert!(shown.contains("\nin_flight_bytes = \"16MiB\" "), "{shown}");
+    let again = shown.replace("= ***", "= \"sqlite://shop.db\"");
+    let parsed: toml::Table = again.parse().unwrap_or_else(|error| panic!("{error}\n{shown}"));
+    assert_eq!(parsed["source"]["orders"]["batch"].as_integer(), Some(500));
+    assert_eq!(parsed["sink"]["hook"]["timeout"].as_str(), Some("10s"));
 }
 
 #[test]

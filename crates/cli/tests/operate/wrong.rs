@@ -26,7 +26,7 @@ enum In {
 }
 use In::{End, Pipeline, Sink, Source, To, Url, Variable, Whole};
 
-/// What is written, and what the message says about it.
+/// What is written, and how the message says to mend it.
 const TABLE: &[(In, &str, &str)] = &[
     // sources
     (Url, "ulr = 'sqlite://shop.db'", "has no key \"ulr\"; did you mean \"url\"?"),
@@ -34,16 +34,15 @@ const TABLE: &[(In, &str, &str)] = &[
     (Url, "url = 'oracle://db/shop'", "the URL must begin with sqlite://"),
     (Url, "url = '${NOT_SET}'", "NOT_SET is not set; set it, or write ${NOT_SET:-default}"),
     (Url, "url = 'sqlite://${FILE'", "a ${ without its }: write ${NAME}"),
-    (Url, "url = 7", "url: must be a string, not an integer"),
-    (Url, "url_file = 'missing'", "cannot read the file: No such file"),
+    (Url, "url = 7", "url: must be a string, not an integer; put it in quotes"),
     (Url, "url_file = 'missing'", "write the secret into it, or name another"),
     (Source, "url_file = 'x'", "url_file: give it or \"url\", not both"),
     (Source, "poll_interval = 100", "must be a string, not an integer; write \"100ms\""),
     (Source, "poll_interval = '5ms'", "must be from 10ms to 1m"),
     (Source, "poll_interval = 'fast'", "\"fast\" is no span of time; write \"100ms\""),
     (Source, "batch = 0", "must be from 1 to 10000, not 0"),
-    (Source, "batch = '100'", "must be a whole number, not a string"),
-    (Source, "notify = 'yes'", "must be true or false, not a string"),
+    (Source, "batch = '100'", "must be a whole number, not a string; write digits, without quotes"),
+    (Source, "notify = 'yes'", "must be true or false, not a string; write it without quotes"),
     (Source, "notify = true", "only PostgreSQL does; leave it out"),
     (Source, "mode = 'auot'", "did you mean \"auto\"?"),
     (
@@ -63,7 +62,7 @@ const TABLE: &[(In, &str, &str)] = &[
     (Sink, "path = 'x'", "needs the key \"type\""),
     (Sink, "type = 'file'", "needs the key \"path\""),
     (Sink, "type = 'file'\npaht = 'x'", "did you mean \"path\"?"),
-    (Sink, "type = 'file'\npath = 7", "path: must be a string, not an integer"),
+    (Sink, "type = 'file'\npath = 7", "path: must be a string, not an integer; put it in quotes"),
     (Sink, "type = 'webhook'\nurl = 'example.com/x'", "https://"),
     (Sink, "type = 'webhook'\nurl = 'https://example.com/x'\nsecret = 'abc'", "openssl rand"),
     (Sink, "type = 'webhook'\nurl = 'https://example.com/x'\nallow = ['all']", "10.20.0.0/16"),
@@ -84,11 +83,11 @@ const TABLE: &[(In, &str, &str)] = &[
     (To, "to = ['out', 'out']", "\"out\" is there twice; name it once"),
     (Pipeline, "alert = 'ops'", "there is no [sink.ops]"),
     (Pipeline, "topic = '{aggregate}'", "write text with {aggregate_type}, {aggregate_id}"),
-    (Pipeline, "topic = '{event_type|shout}'", "unknown filter"),
-    (Pipeline, "key = '{aggregate_id'", "a { "),
-    (Pipeline, "headers = { tenant = 7 }", "tenant: must be a string, not an integer"),
+    (Pipeline, "topic = '{event_type|shout}'", "there are lower, upper, snake"),
+    (Pipeline, "key = '{aggregate_id'", "write text with {aggregate_type}, {aggregate_id}"),
+    (Pipeline, "headers = { tenant = 7 }", "tenant: must be a string, not an integer; put it in quotes"),
     (Pipeline, "event_types = ['*Placed']", "a * may only stand at the end"),
-    (Pipeline, "event_types = 'Order*'", "must be a list of strings, not a string"),
+    (Pipeline, "event_types = 'Order*'", "must be a list of strings, not a string; write [\"…\"]"),
     (Pipeline, "aggregate_types = []", "leave the key out for all"),
     (Pipeline, "routing = 'debezum'", "did you mean \"debezium\"?"),
     (Pipeline, "retry = 'webhok'", "did you mean \"webhook\"?"),
@@ -129,8 +128,8 @@ const TABLE: &[(In, &str, &str)] = &[
     (End, "[proxy]\nupstreem = 'x'", "did you mean \"upstream\"?"),
     // the whole
     (End, "[pipelin.other]", "there is no section \"pipelin\"; did you mean \"pipeline\"?"),
-    (End, "[source.orders]\nurl = 'sqlite://b.db'", "duplicate key"),
-    (End, "[sink.x", "semel.toml:9"),
+    (End, "[source.orders]\nurl = 'sqlite://b.db'", "duplicate key; keep one of the two"),
+    (End, "[sink.x", "a line is [SECTION] or KEY = VALUE, with strings in quotes"),
     (Whole, "", "let `semel init` write the file"),
     (Whole, "sink = 'file'", "sink: must be a section, such as [sink]"),
     (Whole, "[sink]\ntype = 'file'", "must be a table, such as [sink.NAME]"),
@@ -138,14 +137,47 @@ const TABLE: &[(In, &str, &str)] = &[
     (Variable, "SEMEL_SINK__OUT__PAHT=x", "did you mean \"path\"?"),
     (Variable, "SEMEL_SINC__OUT__PATH=x", "did you mean \"sink\"?"),
     (Variable, "SEMEL_SINK____PATH=x", "must be named SEMEL_SECTION__NAME__KEY"),
-    (Variable, "SEMEL_SOURCE__ORDERS__BATCH=many", "must be a whole number"),
+    (Variable, "SEMEL_SOURCE__ORDERS__BATCH=many", "must be a whole number, not a string; write digits"),
 ];
+
+/// The same of the sinks that are brokers, in a program that has them.
+#[rustfmt::skip]
+const BROKERS: &[(In, &str, &str)] = if cfg!(feature = "full") { &[
+    (Sink, "type = 'kafka'", "needs the key \"brokers\""),
+    (Sink, "type = 'kafka'\nbrokers = 9092", "must be a string, not an integer; put it in quotes"),
+    (Sink, "type = 'kafka'\nbrokers = 'kafka://b:9092'", "write them as kafka-1:9092,kafka-2:9092"),
+    (Sink, "type = 'kafka'\nbrokers = 'b:9092'\nbroker = 'c:9092'", "did you mean \"brokers\"?"),
+    (Sink, "type = 'kafka'\nbrokers = 'b:9092'\ncompression = 'zip'", "write one of none, gzip"),
+    (Sink, "type = 'kafka'\nbrokers = 'b:9092'\ndelivery = 'once'", "there is at_least_once, exactly_once"),
+    (Sink, "type = 'kafka'\nbrokers = 'b:9092'\nsasl = { mechanism = 'plain' }", "needs the key \"user\""),
+    (Sink, "type = 'kafka'\nbrokers = 'b:9092'\nlinger = '1h'", "must be from 0s to 5m"),
+    (Sink, "type = 'rabbitmq'", "needs the key \"url\", or \"url_file\""),
+    (Sink, "type = 'rabbitmq'\nurl = 'http://b'", "write amqp://user:password@host:5672/vhost"),
+    (Sink, "type = 'rabbitmq'\nurl = 'amqp://b'\ndeclare_exchange = 'topik'", "write topic, direct or fanout"),
+    (Sink, "type = 'rabbitmq'\nurl = 'amqp://b'\ndeclare_queue = 'orders'", "must be a table, not a string; write { KEY = VALUE }"),
+    (Sink, "type = 'rabbitmq'\nurl = 'amqp://b'\ndeclare_queue = { type = 'quorum' }", "needs the key \"name\""),
+    (Sink, "type = 'nats'\nurl = 'nats://'", "write nats://user:password@host:4222"),
+    (Sink, "type = 'nats'\nurl = 'nats://b'\ncreate_stream = { name = 'x' }", "needs a list such as [\"order.>\"]"),
+    (Sink, "type = 'nats'\nurl = 'nats://b'\ncreate_stream = { name = 'x', subjects = ['x'], replicas = 9 }", "must be from 1 to 5, not 9"),
+    (Sink, "type = 'nats'\nurl = 'nats://b'\nformat = 'json'", "there is plain, cloudevents"),
+    (Sink, "type = 'redis'\nurl = 'localhost:6379'", "write redis://user:password@host:6379/0"),
+    (Sink, "type = 'redis'\nurl = 'redis://b'\nmax_len = '1000'", "must be a whole number, not a string; write digits"),
+    (Sink, "type = 'redis'\nurl = 'redis://b'\nmaxlen = 1000", "did you mean \"max_len\"?"),
+    (Sink, "type = 'mqtt'\nurl = 'tcp://b'", "write mqtt://user:password@host:1883"),
+    (Sink, "type = 'mqtt'\nurl = 'mqtt://b'\nversion = 4", "write 5, or 3 for MQTT 3.1.1"),
+    (Sink, "type = 'mqtt'\nurl = 'mqtt://b'\nversion = 3\nformat = 'cloudevents-binary'", "use MQTT 5, or the format"),
+    (Sink, "type = 'mqtt'\nurl = 'mqtt://b'\nretain = 'yes'", "must be true or false, not a string"),
+    (Sink, "type = 'sqs'\naccess_key_id = 'A'", "needs secret_access_key beside it"),
+    (Sink, "type = 'sqs'\nformat = 'cloudevents-binary'", "use plain or cloudevents-structured"),
+    (Sink, "type = 'sns'\narn_prefx = 'arn:'", "did you mean \"arn_prefix\"?"),
+    (Sink, "type = 'eventbridge'\nconcurrency = 0", "must be from 1 to 1000, not 0"),
+] } else { &[] };
 
 #[test]
 fn every_wrong_configuration_says_how_to_mend_it() {
     assert!(TABLE.len() >= 40);
     let shop = Shop::new();
-    for (place, lines, expected) in TABLE {
+    for (place, lines, expected) in TABLE.iter().chain(BROKERS) {
         let (text, variable) = configuration(*place, lines);
         fs::write(shop.file("semel.toml"), text).unwrap();
         let mut command = shop.command(&["config", "check"]);

@@ -13,7 +13,7 @@ mod examples;
 mod grants;
 mod on_publish;
 mod partitions;
-#[cfg(all(feature = "kafka", feature = "rabbitmq", feature = "redis"))]
+#[cfg(all(feature = "kafka", feature = "mqtt", feature = "rabbitmq", feature = "redis"))]
 mod quickstart;
 mod refusals;
 mod server;

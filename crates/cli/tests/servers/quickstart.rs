@@ -3,10 +3,11 @@
 
 use std::env;
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use semel_testkit::services::{Service, service};
+use semel_testkit::services::{Private, Service, service};
 
 use crate::server::Server;
 
@@ -70,4 +71,21 @@ async fn redis() {
     let Some(url) = service(Service::Redis) else { return };
     let Some(said) = follow("redis", "REDIS_URL", &url).await else { return };
     assert!(said.contains("OrderPlaced") && said.contains("{\"total\": 99}"), "{said}");
+}
+
+#[tokio::test]
+async fn mqtt() {
+    // What others keep there would be read as well.
+    let Some(broker) = Private::start(Service::Mqtt) else { return };
+    let Some(said) = follow("mqtt", "MQTT_URL", broker.address()).await else { return };
+    assert!(said.contains("shop/order/OrderPlaced {\"total\": 99}"), "{said}");
+    assert!(said.contains("semel-event-id:"), "{said}");
+}
+
+#[tokio::test]
+async fn webhook() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}/");
+    let Some(said) = follow("webhook", "HOOK_URL", &url).await else { return };
+    assert!(said.contains("OrderPlaced {\"total\": 99}"), "{said}");
 }

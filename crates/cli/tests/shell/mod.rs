@@ -17,7 +17,8 @@ pub(crate) fn pages() -> Vec<(String, String)> {
 }
 
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    let mut above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    above.find(|folder| folder.join("dev").is_file()).unwrap().to_owned()
 }
 
 fn add_pages(folder: &Path, paths: &mut Vec<PathBuf>) {
@@ -48,6 +49,12 @@ pub(crate) fn blocks<'a>(page: &'a str, languages: &[&str]) -> Vec<&'a str> {
 /// Every command that a page tells its reader to type.
 pub(crate) fn commands_of(page: &str) -> Vec<String> {
     blocks(page, &["sh", "bash", "shell", "console"]).into_iter().flat_map(commands).collect()
+}
+
+/// Every command in a sentence, from the code of its lines.
+pub(crate) fn commands_in_sentences(page: &str) -> Vec<&str> {
+    let prose = page.split("```").step_by(2);
+    prose.flat_map(str::lines).flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
 }
 
 /// The commands of a block: where lines begin with a prompt, those; otherwise all. A command may go

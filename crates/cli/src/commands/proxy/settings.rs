@@ -135,3 +135,48 @@ fn ignores_everything() -> Problem {
         .with_fix("write it in the [proxy.route.NAME] it is meant for");
     Problem::new(failure, "[proxy]", EFFECT)
 }
+
+#[cfg(all(test, feature = "full"))]
+mod tests {
+    use super::*;
+    use crate::config::documented;
+
+    /// What the documentation says that holds, where nothing is said, is what does hold.
+    #[test]
+    fn a_documented_default_said_aloud_changes_nothing() {
+        let silent = told("");
+        let mut count = 0;
+        for (path, _, key, value) in documented() {
+            if path == "proxy" {
+                let line = format!("{key} = {value}");
+                assert_eq!(silent, told(&line), "{line}");
+                count += 1;
+            }
+        }
+        assert!(count > 20, "only {count} defaults are values");
+    }
+
+    fn told(line: &str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("semel.toml");
+        let needed =
+            "upstream = \"http://127.0.0.1:3000\"\nstore = \"memory:\"\nscope = \"single-tenant\"";
+        std::fs::write(&path, format!("[proxy]\n{needed}\n{line}\n")).unwrap();
+        let options = ProxyOptions {
+            upstream: None,
+            listen: None,
+            certificate_file: None,
+            key_file: None,
+            ca_file: None,
+            store: None,
+            scope: None,
+            admin: None,
+            admin_open: false,
+            observe: false,
+            config: Some(path),
+        };
+        let Settings { listen, admin, service, policy, observe, grace, .. } =
+            Settings::read(&options).unwrap_or_else(|problem| panic!("{line}: {problem:?}"));
+        format!("{:#?}", (listen, admin, service, policy, observe, grace))
+    }
+}

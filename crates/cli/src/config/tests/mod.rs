@@ -1,5 +1,7 @@
 //! What a configuration says, and what is said about one that is wrong.
 
+#[cfg(feature = "full")]
+mod defaults;
 mod derived;
 
 use std::fs;

@@ -1,0 +1,2 @@
+#!/usr/bin/env bash
+exec "$(dirname "${BASH_SOURCE[0]}")/tool" org.apache.kafka.tools.AclCommand "$@"
