@@ -1,9 +1,10 @@
 //! What each strategy of a consumer costs over the bare transaction of its handler, on PostgreSQL, in one run:
-//! ids, positions, a version per aggregate, a unique constraint; and how the tables grow.
+//! ids, positions, a version per aggregate, a unique constraint; beside it, the same transaction on a pool that sqlx
+//! makes by itself, and the runtime when it remembers nothing; and how the tables grow.
 //! `cargo bench -p semel-backends --features postgres --bench consume`
 //!
 //! The handler inserts one row. Argument: messages of each strategy (100000; a tenth where each is a transaction).
-//! Transactions of all strategies come in turn, and their medians are compared. Then one table after the other grows by
+//! Transactions of all strategies come in turn, each time in another order, and their medians are compared. Then one table after the other grows by
 //! a million messages (`SEMEL_BENCH_GROWTH`). The server is that of `SEMEL_TEST_POSTGRES_URL`, in a database of its own.
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
@@ -13,11 +14,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use semel_backends::once::OrAlreadyApplied;
 use semel_backends::postgres::{
     PgPool, Postgres, PostgresConfig, PostgresInbox, PostgresStore, Transaction,
 };
 use semel_core::delivery::Log;
+use semel_core::inbox::{InboxStore, Opening, Seen};
 use semel_core::marks::apply_if_version;
 use semel_core::{Event, EventId, Failure, HandlerError, Message, Position, Publication, Sink};
 use semel_relay::{Consumer, Handler, handler_fn};
@@ -30,6 +33,10 @@ type Tx = Transaction<'static, Postgres>;
 enum Strategy {
     /// Begin, the handler for each message, commit: nothing is remembered.
     Bare,
+    /// The same on a pool with the settings of sqlx.
+    PlainPool,
+    /// The runtime around it, and nothing is remembered.
+    Runtime,
     Ids,
     IdsAndLetters,
     /// One mark per partition, and letters, which it needs.
@@ -40,8 +47,10 @@ enum Strategy {
     Unique,
 }
 
-const ALL: [Strategy; 6] = [
+const ALL: [Strategy; 8] = [
     Strategy::Bare,
+    Strategy::PlainPool,
+    Strategy::Runtime,
     Strategy::Ids,
     Strategy::IdsAndLetters,
     Strategy::Positions,
@@ -85,16 +94,22 @@ async fn main() -> Outcomes<()> {
 /// Transactions of all strategies in turn, so that each has the same company; how long each took.
 async fn compare(store: &PostgresStore, count: usize, batch: usize) -> Outcomes<()> {
     let consumers = ALL.map(|strategy| consumer(store, strategy, insert()));
+    let plain = PgPool::connect_with((*store.pool().connect_options()).clone()).await?;
+    let plain = PostgresStore::from_pool(plain);
+    let runtime = Consumer::new("payments", Forgetful(store.clone()), insert());
     let mut times = ALL.map(|_| Vec::new());
+    let mut order: Vec<_> = (0..ALL.len()).collect();
     for turn in 0..count.div_ceil(batch) {
-        for place in 0..ALL.len() {
-            let number = (place + turn) % ALL.len();
+        shuffle(&mut order);
+        for number in order.iter().copied() {
             let messages: Vec<_> =
                 (0..batch).map(|place| message(turn * batch + place, 101 - batch)).collect();
             let began = Instant::now();
-            let all_confirmed = match &consumers[number] {
-                Some(consumer) => consumer.publish(&messages).await.all_confirmed(),
-                None => by_hand(store, ALL[number], &messages).await?,
+            let all_confirmed = match (&consumers[number], ALL[number]) {
+                (Some(consumer), _) => consumer.publish(&messages).await.all_confirmed(),
+                (None, Strategy::Runtime) => runtime.publish(&messages).await.all_confirmed(),
+                (None, Strategy::PlainPool) => by_hand(&plain, ALL[number], &messages).await?,
+                (None, strategy) => by_hand(store, strategy, &messages).await?,
             };
             if !all_confirmed {
                 return Err("a message was not confirmed".into());
@@ -102,6 +117,7 @@ async fn compare(store: &PostgresStore, count: usize, batch: usize) -> Outcomes<
             times[number].push(began.elapsed());
         }
     }
+    plain.close().await;
     times.iter_mut().for_each(|times| times.sort_unstable());
     for (strategy, own) in ALL.into_iter().zip(&times) {
         let at = |times: &[Duration], tenth: usize| times[times.len() * tenth / 10].as_secs_f64();
@@ -133,13 +149,69 @@ fn consumer<H: Handler<Tx>>(
             let builder = builder.dead_letters(store.letters()).by_position(store.marks());
             Some(builder.build_with(handler))
         }
-        Strategy::Bare | Strategy::Version | Strategy::Unique => None,
+        Strategy::Bare
+        | Strategy::PlainPool
+        | Strategy::Runtime
+        | Strategy::Version
+        | Strategy::Unique => None,
+    }
+}
+
+/// Another order: in one that comes again and again, a strategy would always have the same connection.
+fn shuffle(order: &mut [usize]) {
+    for last in (1..order.len()).rev() {
+        let other = EventId::now().as_uuid().as_u128() % (last as u128 + 1);
+        order.swap(last, other as usize);
+    }
+}
+
+/// An inbox that remembers nothing.
+struct Forgetful(PostgresStore);
+
+impl InboxStore for Forgetful {
+    type Tx<'c> = Transaction<'c, Postgres>;
+
+    async fn begin(&self) -> Result<Tx, Failure> {
+        self.0.begin().await
+    }
+
+    async fn begin_with(&self, _: &str, _: Opening<'_>) -> Result<(Tx, bool), Failure> {
+        Ok((self.0.begin().await?, true))
+    }
+
+    async fn record(&self, _: &mut Self::Tx<'_>, _: &str, _: EventId) -> Result<Seen, Failure> {
+        Ok(Seen::First)
+    }
+
+    async fn store_result(
+        &self,
+        _: &mut Self::Tx<'_>,
+        _: &str,
+        _: EventId,
+        _: Bytes,
+    ) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn commit(&self, tx: Tx) -> Result<(), Failure> {
+        self.0.inbox().commit(tx).await
+    }
+
+    async fn rollback(&self, tx: Tx) {
+        self.0.inbox().rollback(tx).await;
+    }
+
+    async fn forget(&self, _: Duration, _: usize) -> Result<usize, Failure> {
+        Ok(0)
     }
 }
 
 /// Without an inbox.
 async fn by_hand(store: &PostgresStore, strategy: Strategy, batch: &[Message]) -> Outcomes<bool> {
-    let mut tx = store.begin().await?;
+    let mut tx = match strategy {
+        Strategy::PlainPool => store.pool().begin().await?,
+        _ => store.begin().await?,
+    };
     for message in batch {
         match strategy {
             Strategy::Unique => {

@@ -188,6 +188,10 @@ macro_rules! implement_letters {
                 }
                 Ok(())
             }
+
+            fn is_beside_inbox(&self) -> bool {
+                true
+            }
         }
 
         #[async_trait]

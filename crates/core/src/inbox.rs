@@ -10,6 +10,7 @@ use jiff::Timestamp;
 
 use crate::event::EventId;
 use crate::failure::Failure;
+use crate::marks::Step;
 
 /// Remembers which messages a consumer has taken effect for, *in the transaction of the effect*.
 ///
@@ -49,18 +50,18 @@ pub trait InboxStore: Send + Sync {
     /// `Unavailable` when the store cannot be reached.
     fn begin(&self) -> impl Future<Output = Result<Self::Tx<'static>, Failure>> + Send;
 
-    /// Opens a transaction for a consumer that is about to record `ids` in it, and does so if that
-    /// saves a round trip; says whether it did, which means that all of them were new. If not, the
-    /// transaction is empty and the ids are for the caller to record. By default it never does.
+    /// Opens a transaction that begins with what the consumer would do first in it, if that saves a
+    /// round trip; says whether it did, which means that all was as the [`Opening`] expects. If not,
+    /// the transaction is empty and all of it is for the caller to do. By default it never does.
     ///
     /// # Errors
     /// As of [`begin`](Self::begin).
     fn begin_with(
         &self,
         consumer: &str,
-        ids: &[EventId],
+        opening: Opening<'_>,
     ) -> impl Future<Output = Result<(Self::Tx<'static>, bool), Failure>> + Send {
-        let _ = (consumer, ids);
+        let _ = (consumer, opening);
         async { Ok((self.begin().await?, false)) }
     }
 
@@ -128,8 +129,15 @@ pub trait InboxStore: Send + Sync {
         limit: usize,
     ) -> impl Future<Output = Result<usize, Failure>> + Send;
 
+    /// How long an id is remembered, if the store forgets it by itself: whoever takes up a message
+    /// that is older may repeat its effect. By default it never does.
+    fn retention(&self) -> Option<Duration> {
+        None
+    }
+
     /// Runs `effect` in the caller's transaction unless `consumer` has seen `id`. Needs no runtime:
-    /// for web frameworks, and for subscriptions of your own.
+    /// for web frameworks, and for subscriptions of your own. It does not know how old the message
+    /// is: one that was made before what is [remembered](Self::retention) is for the caller to refuse.
     ///
     /// The caller commits. When this returns an error the caller must roll back.
     ///
@@ -171,6 +179,34 @@ pub trait InboxStore: Send + Sync {
 #[must_use]
 pub fn unclassified(error: &dyn Error) -> Failure {
     Failure::transient("E-HANDLER", error.to_string())
+}
+
+/// What a transaction of a consumer begins with, and what is expected to be so.
+///
+/// ```
+/// # use semel_core::EventId;
+/// # use semel_core::inbox::Opening;
+/// assert!(Opening::default().is_empty());
+/// assert!(!Opening { ids: &[EventId::now()], ..Opening::default() }.is_empty());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opening<'a> {
+    /// Marks that move, each from where it is expected to be. Only of [marks that are beside the
+    /// inbox](crate::Marks::is_beside_inbox).
+    pub steps: &'a [Step<'a>],
+    /// Ids that are recorded, all of them expected to be new.
+    pub ids: &'a [EventId],
+    /// Whether the consumer is expected to have no letters. Only of [letters that are beside the
+    /// inbox](crate::DeadLetters::is_beside_inbox).
+    pub no_letters: bool,
+}
+
+impl Opening<'_> {
+    /// Whether it changes nothing.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.steps.is_empty() && self.ids.is_empty()
+    }
 }
 
 /// Whether a message was seen before by a consumer.

@@ -64,6 +64,12 @@ pub trait Marks<Tx>: Send + Sync {
         consumer: &str,
         steps: &[Step<'_>],
     ) -> Result<Vec<bool>, Failure>;
+
+    /// Whether these are the marks that the inbox of the same transactions knows of, so that
+    /// [`begin_with`](crate::InboxStore::begin_with) may move them. By default they are not.
+    fn is_beside_inbox(&self) -> bool {
+        false
+    }
 }
 
 /// A mark that moves, if it is where it is thought to be.

@@ -1,12 +1,14 @@
 //! [`InboxStore`]: the messages each consumer has taken effect for.
 
+use std::collections::{BTreeSet, HashSet};
 use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
 use semel_core::inbox::{InboxStore, Seen};
 use semel_core::{EventId, Failure};
-use sqlx::{MySql, Transaction};
+use sqlx::{AssertSqlSafe, MySql, Transaction};
+use uuid::Uuid;
 
 use super::error::failure;
 use super::store::{MysqlStore, changed, count, micros};
@@ -54,6 +56,27 @@ const STORE: &str = "UPDATE semel_inbox SET result = ? WHERE consumer = ? AND me
 const FORGET: &str = "DELETE FROM semel_inbox \
     WHERE processed_at < utc_timestamp(6) - INTERVAL ? MICROSECOND ORDER BY processed_at LIMIT ?";
 
+/// How many ids one statement records.
+const MOST: usize = 512;
+
+/// Inserts all of these, or none; says which.
+async fn insert(
+    tx: &mut Transaction<'_, MySql>,
+    consumer: &str,
+    ids: &[Uuid],
+) -> Result<bool, Failure> {
+    let more = ", (?, ?, utc_timestamp(6))".repeat(ids.len() - 1);
+    let mut query = sqlx::query(AssertSqlSafe(format!("{RECORD}{more}")));
+    for id in ids {
+        query = query.bind(consumer).bind(id.as_bytes().as_slice());
+    }
+    match query.execute(&mut **tx).await {
+        Ok(_) => Ok(true),
+        Err(sqlx::Error::Database(error)) if error.is_unique_violation() => Ok(false),
+        Err(error) => Err(failure("record messages")(error)),
+    }
+}
+
 impl InboxStore for MysqlInbox {
     type Tx<'c> = Transaction<'c, MySql>;
 
@@ -81,6 +104,35 @@ impl InboxStore for MysqlInbox {
             .await
             .map_err(failure("read a stored result"))?;
         Ok(Seen::Duplicate { result: result.map(Bytes::from) })
+    }
+
+    /// Takes the ids for new, as nearly all are, and inserts many with one statement. When one is
+    /// known nothing of its statement is done, and they are recorded one by one.
+    async fn record_all(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &str,
+        ids: &[EventId],
+    ) -> Result<Vec<bool>, Failure> {
+        // In one order, so that two who record the same ones do not wait in a circle.
+        let distinct: BTreeSet<_> = ids.iter().map(|id| *id.as_uuid()).collect();
+        let distinct: Vec<_> = distinct.into_iter().collect();
+        let (mut rest, mut new) = (distinct.as_slice(), HashSet::with_capacity(ids.len()));
+        while !rest.is_empty() {
+            // Few lengths, so that few statements are prepared.
+            let (chunk, others) = rest.split_at((1 << rest.len().ilog2()).min(MOST));
+            rest = others;
+            if insert(tx, consumer, chunk).await? {
+                new.extend(chunk.iter().copied());
+                continue;
+            }
+            for id in chunk {
+                if self.record(tx, consumer, EventId::from_uuid(*id)).await? == Seen::First {
+                    new.insert(*id);
+                }
+            }
+        }
+        Ok(ids.iter().map(|id| new.remove(id.as_uuid())).collect())
     }
 
     async fn store_result(

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::inbox::{InboxStore, Seen};
+use semel_core::inbox::{InboxStore, Opening, Seen};
 use semel_core::{EventId, Failure};
 use sqlx::{Postgres, Transaction};
 
 use super::error::failure;
-use super::recording::{Doubt, NOT_PREPARED, PREPARE, recording};
+use super::recording::{Doubt, NOT_PREPARED, PREPARE, opening};
 use super::store::{PostgresStore, changed, count, micros};
 
 /// The table `semel.inbox`. Made by [`PostgresStore::inbox`].
@@ -19,9 +19,10 @@ use super::store::{PostgresStore, changed, count, micros};
 /// The insert is the lock: of two transactions that record the same id the second waits in
 /// [`record`](InboxStore::record) until the first ends.
 ///
-/// [`begin_with`](InboxStore::begin_with) takes ids for new, as nearly all are, and records them in
-/// the round trip that opens the transaction. A duplicate is an error to the server then, which it
-/// writes into its log; after one, the next thousand transactions ask first.
+/// [`begin_with`](InboxStore::begin_with) takes ids for new, as nearly all are, marks for being where
+/// they were left, and letters for absent, in the round trip that opens the transaction. What is not
+/// so is an error to the server then, which it writes into its log; after one, the next thousand
+/// transactions ask first.
 ///
 /// Of an inbox that [is divided](PostgresStore::partition_inbox), [`forget`](InboxStore::forget) also
 /// drops partitions whole; it counts only the ids that it deletes one by one.
@@ -41,12 +42,31 @@ use super::store::{PostgresStore, changed, count, micros};
 #[derive(Clone, Debug)]
 pub struct PostgresInbox {
     store: PostgresStore,
+    /// Whether all is as expected.
     doubt: Arc<Doubt>,
+    /// Whether connections are prepared.
+    unprepared: Arc<Doubt>,
 }
 
 impl PostgresInbox {
     pub(super) fn new(store: PostgresStore) -> Self {
-        Self { store, doubt: Arc::default() }
+        Self { store, doubt: Arc::default(), unprepared: Arc::default() }
+    }
+
+    /// Opens a transaction. A connection that comes from before the tables is prepared on the way, and
+    /// so are those that follow: there may be more of them.
+    async fn opened(&self, sql: String) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+        if !self.unprepared.is_left() {
+            match self.store.opened(sql.as_str()).await {
+                Err(sqlx::Error::Database(error))
+                    if error.code().as_deref() == Some(NOT_PREPARED) =>
+                {
+                    self.unprepared.raise(Doubt::BRIEF);
+                }
+                done => return done,
+            }
+        }
+        self.store.opened(format!("{}; {sql}", *PREPARE)).await
     }
 }
 
@@ -97,21 +117,16 @@ impl InboxStore for PostgresInbox {
     async fn begin_with(
         &self,
         consumer: &str,
-        ids: &[EventId],
+        begins: Opening<'_>,
     ) -> Result<(Transaction<'static, Postgres>, bool), Failure> {
-        let recording = recording(consumer, ids, self.store.has_statements());
-        let Some(sql) = recording.filter(|_| !self.doubt.is_left()) else {
+        let sql = opening(consumer, begins, self.store.has_statements());
+        let Some(sql) = sql.filter(|_| !self.doubt.is_left()) else {
             return Ok((self.begin().await?, false));
         };
-        match self.store.opened(sql).await {
+        match self.opened(sql).await {
             Ok(tx) => Ok((tx, true)),
-            Err(sqlx::Error::Database(error)) => {
-                if error.code().as_deref() == Some(NOT_PREPARED) {
-                    self.doubt.raise_briefly();
-                    sqlx::raw_sql(PREPARE).execute(self.store.pool()).await.ok();
-                } else {
-                    self.doubt.raise();
-                }
+            Err(sqlx::Error::Database(_)) => {
+                self.doubt.raise(Doubt::LONG);
                 Ok((self.begin().await?, false))
             }
             Err(error) => Err(failure("begin a transaction")(error)),

@@ -18,6 +18,9 @@ const ADVANCE: &str = "insert into semel.marks as m (consumer, scope, position) 
     on conflict (consumer, scope) do update set position = excluded.position \
     where m.position < excluded.position";
 
+const STEP: &str = "update semel.marks set position = $4 \
+    where consumer = $1 and scope = $2 and position = $3";
+
 const STEP_ALL: &str = "update semel.marks m set position = s.to_ \
     from unnest($2::text[], $3::bigint[], $4::bigint[]) as s (scope, from_, to_) \
     where m.consumer = $1 and m.scope = s.scope and m.position = s.from_ returning m.scope";
@@ -58,6 +61,11 @@ impl Marks<Transaction<'static, Postgres>> for PostgresMarks {
         consumer: &str,
         steps: &[Step<'_>],
     ) -> Result<Vec<bool>, Failure> {
+        if let [Step { scope, from, to }] = steps {
+            let moved = sqlx::query(STEP).bind(consumer).bind(*scope);
+            let moved = moved.bind(stored(*from)).bind(stored(*to)).execute(&mut **tx).await;
+            return Ok(vec![moved.map_err(failure("move a mark"))?.rows_affected() > 0]);
+        }
         let moved: Vec<String> = sqlx::query_scalar(STEP_ALL)
             .bind(consumer)
             .bind(steps.iter().map(|step| step.scope).collect::<Vec<_>>())
@@ -67,5 +75,9 @@ impl Marks<Transaction<'static, Postgres>> for PostgresMarks {
             .await
             .map_err(failure("move marks"))?;
         Ok(steps.iter().map(|step| moved.iter().any(|scope| scope == step.scope)).collect())
+    }
+
+    fn is_beside_inbox(&self) -> bool {
+        true
     }
 }

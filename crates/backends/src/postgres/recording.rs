@@ -1,45 +1,129 @@
-//! Recording ids in the message to the server that opens a transaction.
+//! What a consumer does first, in the message to the server that opens its transaction.
 //!
-//! What a transaction begins with says nothing but whether it failed. So ids are taken for new, and
-//! a duplicate is an error. An INSERT that comes before `begin` belongs to the transaction, and one
-//! that fails leaves none.
+//! What a transaction begins with says nothing but whether it failed. So ids are taken for new, marks
+//! for being where they were left, and letters for absent, and whatever is not so is an error. A
+//! statement that comes before `begin` belongs to the transaction, and one that fails leaves none.
 
 use std::fmt::Write;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use semel_core::EventId;
+use semel_core::inbox::Opening;
 
-/// Prepares the INSERT of one id, on a connection that leads to the server itself and where there is
-/// an inbox. To plan it anew with every message would cost more than to execute it.
-pub(super) const PREPARE: &str = "\
-do $$ begin
-    if current_setting('semel.connection', true) <> '' and to_regclass('semel.inbox') is not null then
-        execute 'prepare semel_record (text, uuid) as
-            insert into semel.inbox (consumer, message_id) values ($1, $2)';
-    end if;
-exception when others then null;
-end $$";
+use crate::letters::stored;
 
-/// What the server says when it was opened before there was an inbox: it is prepared then.
+/// A statement that connections of semel's own have prepared: to plan it anew with every transaction
+/// would cost more than to execute it.
+struct Statement {
+    name: &'static str,
+    types: &'static str,
+    sql: &'static str,
+}
+
+const RECORD: Statement = Statement {
+    name: "semel_record",
+    types: "text, uuid",
+    sql: "insert into semel.inbox (consumer, message_id) values ($1, $2)",
+};
+
+const RECORD_ALL: Statement = Statement {
+    name: "semel_record_all",
+    types: "text, uuid[]",
+    sql: "insert into semel.inbox (consumer, message_id) select $1, unnest($2::uuid[])",
+};
+
+/// The text that is no number is what the log of the server shows.
+const STEP: Statement = Statement {
+    name: "semel_step",
+    types: "text, text, bigint, bigint",
+    sql: "with moved as (update semel.marks set position = $4 \
+            where consumer = $1 and scope = $2 and position = $3 returning 1) \
+        select (case count(*) when 1 then '1' else 'the mark is elsewhere' end)::integer from moved",
+};
+
+const NO_LETTERS: Statement = Statement {
+    name: "semel_no_letters",
+    types: "text",
+    sql: "select (case when exists (select from semel.letters where consumer = $1) \
+        then 'there are letters' else '1' end)::integer",
+};
+
+/// Prepares those statements that are not, on a connection that leads to the server itself and where
+/// there are tables.
+pub(super) static PREPARE: LazyLock<String> = LazyLock::new(|| {
+    let mut missing = String::new();
+    for Statement { name, types, sql } in [RECORD, RECORD_ALL, STEP, NO_LETTERS] {
+        let sql = sql.replace('\'', "''");
+        missing += &format!(
+            "if not exists (select from pg_prepared_statements where name = '{name}') then
+                execute 'prepare {name} ({types}) as {sql}';
+            end if;\n"
+        );
+    }
+    format!(
+        "do $$ begin
+            if current_setting('semel.connection', true) <> '' and to_regclass('semel.letters') is not null then
+                {missing}
+            end if;
+        exception when others then null;
+        end $$"
+    )
+});
+
+/// What the server says when a connection was opened before there were tables: it is prepared then.
 pub(super) const NOT_PREPARED: &str = "26000";
 
-/// What records these ids and opens a transaction. None when there is nothing to record, or no way to
-/// say it.
-pub(super) fn recording(consumer: &str, ids: &[EventId], is_prepared: bool) -> Option<String> {
-    const INTO: &str = "insert into semel.inbox (consumer, message_id)";
+/// What opens a transaction that begins like this. None when there is nothing to begin with, or no way
+/// to say it.
+pub(super) fn opening(consumer: &str, opening: Opening<'_>, is_prepared: bool) -> Option<String> {
+    if opening.is_empty() {
+        return None;
+    }
     let consumer = literal(consumer)?;
-    match ids {
-        [] => None,
-        [id] if is_prepared => Some(format!("execute semel_record ({consumer}, '{id}'); begin")),
-        [id] => Some(format!("{INTO} values ({consumer}, '{id}'); begin")),
+    let mut sql = String::new();
+    for step in opening.steps {
+        let (from, to) = (stored(step.from).to_string(), stored(step.to).to_string());
+        STEP.call(&mut sql, &[&consumer, &literal(step.scope)?, &from, &to], is_prepared);
+    }
+    if opening.no_letters {
+        NO_LETTERS.call(&mut sql, &[&consumer], is_prepared);
+    }
+    match opening.ids {
+        [] => {}
+        [id] => RECORD.call(&mut sql, &[&consumer, &format!("'{id}'")], is_prepared),
         [first, rest @ ..] => {
-            let mut sql = format!("{INTO} select {consumer}, unnest('{{{first}");
+            let mut ids = format!("'{{{first}");
             for id in rest {
-                write!(sql, ",{id}").ok()?;
+                write!(ids, ",{id}").ok()?;
             }
-            sql.push_str("}'::uuid[]); begin");
-            Some(sql)
+            ids.push_str("}'");
+            RECORD_ALL.call(&mut sql, &[&consumer, &ids], is_prepared);
         }
+    }
+    sql.push_str("begin");
+    Some(sql)
+}
+
+impl Statement {
+    /// Adds its call with these arguments, in full where it is not prepared.
+    fn call(&self, text: &mut String, arguments: &[&str], is_prepared: bool) {
+        if is_prepared {
+            text.push_str("execute ");
+            text.push_str(self.name);
+            text.push_str(" (");
+            text.push_str(&arguments.join(", "));
+            text.push(')');
+        } else {
+            let mut pieces = self.sql.split('$');
+            text.push_str(pieces.next().unwrap_or_default());
+            for piece in pieces {
+                let (number, rest) = piece.split_at(1);
+                let place = number.parse::<usize>().unwrap_or_default();
+                text.push_str(place.checked_sub(1).and_then(|p| arguments.get(p)).unwrap_or(&"null"));
+                text.push_str(rest);
+            }
+        }
+        text.push_str("; ");
     }
 }
 
@@ -49,50 +133,63 @@ fn literal(text: &str) -> Option<String> {
     (!text.contains('\0')).then(escaped)
 }
 
-/// Duplicates are rare and come together: after one, more are expected for a while.
+/// What was not as expected is so for a while: duplicates are rare and come together.
 #[derive(Debug, Default)]
 pub(super) struct Doubt(AtomicUsize);
 
-/// How long a doubt lasts: so many questions.
-const LASTS: usize = 1000;
-
 impl Doubt {
+    /// How long a doubt lasts whether all is as expected: so many questions.
+    pub(super) const LONG: usize = 1000;
+
+    /// How long a doubt lasts whether connections are prepared: each of a pool has its turn.
+    pub(super) const BRIEF: usize = 100;
+
     /// Whether to doubt this time.
     pub(super) fn is_left(&self) -> bool {
         let less = |left: usize| left.checked_sub(1);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
-    /// There was a duplicate.
-    pub(super) fn raise(&self) {
-        self.0.store(LASTS, Ordering::Relaxed);
-    }
-
-    /// There was a connection without the statement; there may be more, and they are prepared one by
-    /// one.
-    pub(super) fn raise_briefly(&self) {
-        self.0.fetch_max(LASTS / 100, Ordering::Relaxed);
+    /// There was reason to.
+    pub(super) fn raise(&self, lasts: usize) {
+        self.0.store(lasts, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use semel_core::EventId;
+    use semel_core::marks::Step;
+
     use super::*;
 
     #[test]
     fn a_doubt_lasts_for_a_while() {
         let doubt = Doubt::default();
         assert!(!doubt.is_left());
-        doubt.raise();
-        assert_eq!((0..2 * LASTS).filter(|_| doubt.is_left()).count(), LASTS);
+        doubt.raise(Doubt::LONG);
+        assert_eq!((0..2 * Doubt::LONG).filter(|_| doubt.is_left()).count(), Doubt::LONG);
     }
 
     #[test]
-    fn a_name_stays_inside_its_quotes() {
+    fn names_stay_inside_their_quotes() {
         let id = EventId::now();
-        let sql = recording("it's \\ '; drop", &[id], false).unwrap();
-        assert!(sql.contains(r"values (E'it''s \\ ''; drop', '"), "{sql}");
-        assert_eq!(recording("nul \0", &[id], false), None);
-        assert_eq!(recording("payments", &[], true), None);
+        let of_ids = |consumer, ids| opening(consumer, Opening { ids, ..Opening::default() }, false);
+        let sql = of_ids("it's \\ '; drop $2", &[id]).unwrap();
+        assert!(sql.contains(r"values (E'it''s \\ ''; drop $2', '"), "{sql}");
+        assert_eq!(of_ids("nul \0", &[id]), None);
+        assert_eq!(of_ids("payments", &[]), None);
+    }
+
+    #[test]
+    fn what_is_prepared_is_called_by_its_name() {
+        let step = Step { scope: "log:a/0", from: 7, to: 9 };
+        let begins = Opening { steps: &[step], ids: &[], no_letters: true };
+        let expected = "execute semel_step (E'payments', E'log:a/0', 7, 9); \
+            execute semel_no_letters (E'payments'); begin";
+        assert_eq!(opening("payments", begins, true).unwrap(), expected);
+        let in_full = opening("payments", begins, false).unwrap();
+        assert!(in_full.contains("set position = 9 where consumer = E'payments'"), "{in_full}");
+        assert!(!in_full.contains('$'), "{in_full}");
     }
 }

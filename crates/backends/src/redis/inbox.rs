@@ -365,6 +365,10 @@ impl InboxStore for RedisInbox {
     async fn forget(&self, _: Duration, _: usize) -> Result<usize, Failure> {
         Ok(0)
     }
+
+    fn retention(&self) -> Option<Duration> {
+        Some(self.keep)
+    }
 }
 
 fn remembered(known: &Bytes) -> Result<Seen, Failure> {

@@ -1,5 +1,6 @@
 //! [`InboxStore`]: the messages each consumer has taken effect for.
 
+use std::collections::HashSet;
 use std::error::Error;
 use std::time::Duration;
 
@@ -81,6 +82,28 @@ impl InboxStore for SqliteInbox {
         .await
         .map_err(failure("read a stored result"))?;
         Ok(Seen::Duplicate { result: result.map(Bytes::from) })
+    }
+
+    async fn record_all(
+        &self,
+        tx: &mut Self::Tx<'_>,
+        consumer: &str,
+        ids: &[EventId],
+    ) -> Result<Vec<bool>, Failure> {
+        let listed = ids.iter().map(|id| format!("\"{id}\"")).collect::<Vec<_>>().join(",");
+        let new: Vec<String> = sqlx::query_scalar(
+            "INSERT INTO semel_inbox (consumer, message_id, processed_at) \
+             SELECT ?1, value, ?3 FROM json_each(?2) WHERE true \
+             ON CONFLICT DO NOTHING RETURNING message_id",
+        )
+        .bind(consumer)
+        .bind(format!("[{listed}]"))
+        .bind(self.store.now())
+        .fetch_all(&mut **tx)
+        .await
+        .map_err(failure("record messages"))?;
+        let mut new: HashSet<_> = new.into_iter().collect();
+        Ok(ids.iter().map(|id| new.remove(&id.to_string())).collect())
     }
 
     async fn store_result(

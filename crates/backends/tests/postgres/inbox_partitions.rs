@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use semel_backends::postgres::{Postgres, Transaction};
-use semel_core::inbox::Seen;
+use semel_core::inbox::{Opening, Seen};
 use semel_core::{EventId, Fault, InboxStore};
 use uuid::{NoContext, Timestamp, Uuid};
 
@@ -40,7 +40,7 @@ async fn is_new(database: &Database, id: EventId) -> bool {
 
 async fn recorded(database: &Database, id: EventId) -> (Transaction<'static, Postgres>, bool) {
     let inbox = database.store.inbox();
-    let (mut tx, mut new) = inbox.begin_with("payments", &[id]).await.unwrap();
+    let (mut tx, mut new) = inbox.begin_with("payments", Opening { ids: &[id], ..Opening::default() }).await.unwrap();
     if !new {
         new = inbox.record(&mut tx, "payments", id).await.unwrap() == Seen::First;
     }

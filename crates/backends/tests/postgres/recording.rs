@@ -1,13 +1,17 @@
 //! Ids that are recorded in the round trip that opens a transaction.
 
+use futures_util::future::try_join_all;
 use semel_backends::postgres::{PostgresConfig, PostgresInbox, PostgresStore};
-use semel_core::{EventId, InboxStore};
+use semel_core::inbox::Opening;
+use semel_core::marks::Step;
+use semel_core::{EventId, InboxStore, Marks};
 
 use super::database;
 
 /// Whether a transaction begins with these ids recorded; it is committed.
 async fn at_once(inbox: &PostgresInbox, ids: &[EventId]) -> bool {
-    let (tx, recorded) = inbox.begin_with("payments", ids).await.unwrap();
+    let opening = Opening { ids, ..Opening::default() };
+    let (tx, recorded) = inbox.begin_with("payments", opening).await.unwrap();
     inbox.commit(tx).await.unwrap();
     recorded
 }
@@ -34,20 +38,73 @@ async fn new_ids_are_recorded_at_once_until_a_duplicate_comes() {
     assert_eq!(database.number("select count(*) from semel.inbox").await, 8);
 }
 
-/// Its connections come from before the tables.
+/// They come from before the tables.
 #[tokio::test]
-async fn a_connection_that_is_not_prepared_is_prepared_on_the_way() {
+async fn connections_that_are_not_prepared_are_prepared_on_the_way() {
+    const CONNECTIONS: usize = 4;
     let database = database!();
     database.store.drop_tables(None).await.unwrap();
-    let store = opened_now(&database.url()).await;
+    let config = PostgresConfig::new(&database.url()).unwrap().connections(CONNECTIONS as u32);
+    let store = config.connect().await.unwrap();
+    let pool = store.pool();
+    let early = try_join_all((0..CONNECTIONS).map(|_| pool.acquire())).await.unwrap();
+    assert_eq!(pool.size() as usize, CONNECTIONS);
+    drop(early);
     store.migrate().await.unwrap();
     let inbox = store.inbox();
-    let first = EventId::now();
-    assert!(!at_once(&inbox, &[first]).await);
-    let mut tries = 1;
-    while !at_once(&inbox, &[EventId::now()]).await {
-        tries += 1;
-        assert!(tries < 100, "it is prepared soon");
+    for _ in 0..3 * CONNECTIONS {
+        assert!(at_once(&inbox, &[EventId::now()]).await, "from the first one on");
+        assert!(at_once(&inbox, &[EventId::now(), EventId::now()]).await, "of several too");
     }
-    assert!(at_once(&inbox, &[first]).await, "it was not recorded, only its transaction committed");
+    let mut all = try_join_all((0..CONNECTIONS).map(|_| pool.acquire())).await.unwrap();
+    for connection in &mut all {
+        let sql = "select count(*) from pg_prepared_statements where name like 'semel%'";
+        let prepared: i64 = sqlx::query_scalar(sql).fetch_one(&mut **connection).await.unwrap();
+        assert_eq!(prepared, 4);
+    }
+}
+
+/// Prepared or not, and whatever was cut meanwhile.
+#[tokio::test]
+async fn a_connection_that_was_cut_is_replaced() {
+    let database = database!();
+    let store = database.again().await;
+    let inbox = store.inbox();
+    for _ in 0..3 {
+        let held = try_join_all((0..5).map(|_| store.begin())).await.unwrap();
+        for tx in held {
+            tx.commit().await.unwrap();
+        }
+        database
+            .run(
+                "select pg_terminate_backend(pid) from pg_stat_activity \
+                 where datname = current_database() and pid <> pg_backend_pid()",
+            )
+            .await;
+        assert!(at_once(&inbox, &[EventId::now()]).await);
+        assert!(store.status().await.unwrap().is_current(), "other statements too");
+    }
+}
+
+/// Marks that move in the round trip that opens a transaction.
+#[tokio::test]
+async fn a_mark_moves_at_once_unless_it_is_elsewhere() {
+    let database = database!();
+    let prepared = opened_now(&database.url()).await;
+    let of_the_application = PostgresStore::from_pool(prepared.pool().clone());
+    for (store, scope) in [(prepared, "log:a"), (of_the_application, "log:b")] {
+        let (inbox, marks) = (store.inbox(), store.marks());
+        let mut tx = inbox.begin().await.unwrap();
+        marks.advance(&mut tx, "payments", scope, 1).await.unwrap();
+        inbox.commit(tx).await.unwrap();
+        for (from, moves) in [(1, true), (2, true), (7, false)] {
+            let steps = [Step { scope, from, to: from + 1 }];
+            let opening = Opening { steps: &steps, ids: &[], no_letters: true };
+            let (tx, moved) = inbox.begin_with("payments", opening).await.unwrap();
+            assert_eq!(moved, moves, "from {from}");
+            inbox.commit(tx).await.unwrap();
+        }
+        let mut tx = inbox.begin().await.unwrap();
+        assert_eq!(marks.mark(&mut tx, "payments", scope).await.unwrap(), Some(3));
+    }
 }

@@ -35,6 +35,36 @@ async fn every_effect_is_once_and_poison_is_put_aside() {
     assert_eq!(stream.reader.count(&format!("{}.dead", stream.name)).await, 1);
 }
 
+/// As docs/consumers.md tells: the same consumer reads the stream of its dead letters.
+#[tokio::test]
+async fn a_dead_letter_takes_effect_once_when_its_stream_is_read() {
+    let Some(stream) = Stream::fresh().await else { return };
+    let url = format!("redis://{}", stream.proxy.address());
+    let effects = random_name("effects");
+    let poison = Event::new("order", "poison", "Numbered");
+    assert!(stream.publish([poison.clone(), poison]).await.all_confirmed());
+    let dead = format!("{}.dead", stream.name);
+    let inbox = RedisConfig::new(&url).unwrap().key_prefix(format!("{effects}:"));
+    let inbox = inbox.connect_inbox().await.unwrap();
+    let member = RedisConfig::new(&url).unwrap().subscribe("billing", [stream.name.as_str()]);
+    consume(&effects, inbox.clone(), member.open().await.unwrap()).await;
+    assert!(stream.reader.count(&dead).await >= 1);
+    for group in ["again", "once more"] {
+        let effects = effects.clone();
+        let mended = handler_fn(move |tx: &mut RedisTx, _: &Message| {
+            tx.queue(cmd("HINCRBY").arg(effects.as_str()).arg("poison").arg(1));
+            Box::pin(async { Ok(Bytes::new()) })
+        });
+        let letters = RedisConfig::new(&url).unwrap().subscribe(group, [dead.as_str()]);
+        let letters = letters.open().await.unwrap();
+        let billing = Consumer::builder("billing", inbox.clone()).take_old_events();
+        let draining = billing.build_with(mended).drain(letters, Stop::never());
+        timeout(PATIENCE, draining).await.expect("an end").unwrap();
+    }
+    let counted: Vec<u64> = stream.reader.ask(cmd("HVALS").arg(&effects)).await;
+    assert_eq!(counted, [1]);
+}
+
 async fn consume(effects: &str, inbox: RedisInbox, subscription: RedisSubscription) {
     let effects = effects.to_owned();
     let count = handler_fn(move |tx: &mut RedisTx, message: &Message| {

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use redis::cmd;
 use semel_backends::redis::{RedisConfig, RedisInbox, RedisTx};
 use semel_core::inbox::{InboxStore, Seen};
-use semel_core::{EventId, Failure, Fault};
+use semel_core::{Event, EventId, Failure, Fault, Message, Published, Sink, Verdict};
+use semel_relay::{Consumer, handler_fn};
 use semel_testkit::probe::{Probe, Ran, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, service};
@@ -288,4 +290,30 @@ async fn in_a_cluster_a_hash_tag_keeps_effects_and_ids_together() {
     let failure = inbox.commit(tx).await.unwrap_err();
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-REDIS-CLUSTER"));
     assert_eq!(inbox.effects().await, 1);
+}
+
+/// What the server may have forgotten is refused, whatever the consumer would remember.
+#[tokio::test]
+async fn a_message_that_is_older_than_what_is_kept_is_refused() {
+    let Some(inbox) = Inbox::fresh().await else { return };
+    const HOUR: Duration = Duration::from_secs(3600);
+    let store = inbox.store.clone().keep(HOUR);
+    let nothing = handler_fn(|_: &mut RedisTx, _: &Message| Box::pin(async { Ok(Bytes::new()) }));
+    let with_default = Consumer::builder("payments", store.clone()).build_with(nothing);
+    let nothing = handler_fn(|_: &mut RedisTx, _: &Message| Box::pin(async { Ok(Bytes::new()) }));
+    for consumer in [with_default, Consumer::new("payments", store, nothing)] {
+        for (age, is_taken) in [(2 * HOUR, false), (HOUR / 2, true)] {
+            let mut event = Event::new("order", "1", "OrderPlaced");
+            event.created_at -= age;
+            let taken = consumer.publish(&[Message::first("orders", event)]).await;
+            let code = match &taken {
+                Published::Each(verdicts) => match &verdicts[0] {
+                    Verdict::Failed(failure) => failure.code(),
+                    _ => "",
+                },
+                _ => "",
+            };
+            assert_eq!(code, if is_taken { "" } else { "E-EVENT-OLD" }, "{taken:?}");
+        }
+    }
 }

@@ -4,11 +4,19 @@ use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 
-use super::{Event, Headers};
+use super::{Event, EventId, Headers};
 
 thread_local! {
     /// What the present handler handles.
-    static CAUSE: RefCell<Option<Headers>> = const { RefCell::new(None) };
+    static CAUSE: RefCell<Option<Cause>> = const { RefCell::new(None) };
+}
+
+/// What an event hands down to those that follow from it. Few handlers make events, so nothing is
+/// written out before one does.
+struct Cause {
+    id: EventId,
+    /// The correlation id and the trace context, as far as it has them.
+    headers: Headers,
 }
 
 impl Event {
@@ -29,7 +37,7 @@ impl Event {
     /// ```
     #[must_use]
     pub fn caused_by(mut self, cause: &Event) -> Self {
-        take_over(&mut self.headers, &inherited(cause));
+        Cause::of(cause).hand_down(&mut self.headers);
         self
     }
 }
@@ -47,9 +55,9 @@ impl Event {
 /// ```
 pub async fn within<F: Future>(cause: &Event, future: F) -> F::Output {
     let mut future = pin!(future);
-    let mut headers = Some(inherited(cause));
+    let mut cause = Some(Cause::of(cause));
     poll_fn(move |context| {
-        let _entered = Entered::enter(&mut headers);
+        let _entered = Entered::enter(&mut cause);
         future.as_mut().poll(context)
     })
     .await
@@ -59,19 +67,19 @@ pub async fn within<F: Future>(cause: &Event, future: F) -> F::Output {
 pub(super) fn capture(headers: &mut Headers) {
     CAUSE.with_borrow(|cause| {
         if let Some(cause) = cause {
-            take_over(headers, cause);
+            cause.hand_down(headers);
         }
     });
 }
 
 /// The handler is at work on this thread, until this is dropped.
 struct Entered<'a> {
-    own: &'a mut Option<Headers>,
-    outer: Option<Headers>,
+    own: &'a mut Option<Cause>,
+    outer: Option<Cause>,
 }
 
 impl<'a> Entered<'a> {
-    fn enter(own: &'a mut Option<Headers>) -> Self {
+    fn enter(own: &'a mut Option<Cause>) -> Self {
         let outer = CAUSE.replace(own.take());
         Self { own, outer }
     }
@@ -83,29 +91,32 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// What an event hands down to those that follow from it.
-fn inherited(cause: &Event) -> Headers {
-    let mut headers = Headers::default();
-    let id = cause.id.to_string();
-    let correlation = cause.headers.get(Headers::CORRELATION_ID).unwrap_or(&id);
-    headers.set(Headers::CORRELATION_ID, correlation);
-    headers.set(Headers::CAUSATION_ID, id.as_str());
-    for name in [Headers::TRACEPARENT, Headers::TRACESTATE] {
-        if let Some(value) = cause.headers.get(name) {
-            headers.set(name, value);
+impl Cause {
+    fn of(event: &Event) -> Self {
+        let mut headers = Headers::default();
+        for name in [Headers::CORRELATION_ID, Headers::TRACEPARENT, Headers::TRACESTATE] {
+            if let Some(value) = event.headers.get(name) {
+                headers.set(name, value);
+            }
         }
+        Self { id: event.id, headers }
     }
-    headers
-}
 
-fn take_over(headers: &mut Headers, inherited: &Headers) {
-    // A state belongs to the parent it came with.
-    let traced = headers.get(Headers::TRACEPARENT).is_some();
-    for (name, value) in inherited.iter() {
-        let is_trace = name == Headers::TRACEPARENT || name == Headers::TRACESTATE;
-        let keeps = if is_trace { traced } else { headers.get(name).is_some() };
-        if name == Headers::CAUSATION_ID || !keeps {
-            headers.set(name, value);
+    fn hand_down(&self, to: &mut Headers) {
+        let id = self.id.to_string();
+        if to.get(Headers::CORRELATION_ID).is_none() {
+            let correlation = self.headers.get(Headers::CORRELATION_ID).unwrap_or(&id);
+            to.set(Headers::CORRELATION_ID, correlation);
+        }
+        to.set(Headers::CAUSATION_ID, id);
+        // A state belongs to the parent it came with.
+        if to.get(Headers::TRACEPARENT).is_some() {
+            return;
+        }
+        for name in [Headers::TRACEPARENT, Headers::TRACESTATE] {
+            if let Some(value) = self.headers.get(name) {
+                to.set(name, value);
+            }
         }
     }
 }

@@ -74,6 +74,13 @@ pub trait DeadLetters<Tx>: LetterBook {
 
     /// The letter of the lane of `event` with the next sequence is held back no longer.
     async fn release(&self, tx: &mut Tx, consumer: &str, event: &Event) -> Result<(), Failure>;
+
+    /// Whether these are the letters that the inbox of the same transactions knows of, so that
+    /// [`begin_with`](crate::InboxStore::begin_with) may look whether there are any. By default they
+    /// are not.
+    fn is_beside_inbox(&self) -> bool {
+        false
+    }
 }
 
 /// The letters of consumers outside their transactions: for what is due, and for operators.

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use super::{MemoryDatabase, MemoryTx};
 use crate::event::EventId;
 use crate::failure::Failure;
-use crate::inbox::{InboxStore, Seen};
+use crate::inbox::{InboxStore, Opening, Seen};
+use crate::letters::DeadLetters;
+use crate::marks::Marks;
 use crate::retry::later;
 
 impl InboxStore for MemoryDatabase {
@@ -16,6 +18,23 @@ impl InboxStore for MemoryDatabase {
 
     async fn begin(&self) -> Result<MemoryTx, Failure> {
         Ok(Self::begin(self).await)
+    }
+
+    async fn begin_with(
+        &self,
+        consumer: &str,
+        opening: Opening<'_>,
+    ) -> Result<(MemoryTx, bool), Failure> {
+        let mut tx = Self::begin(self).await;
+        let is_as_expected = !opening.is_empty()
+            && self.step_all(&mut tx, consumer, opening.steps).await?.iter().all(|moved| *moved)
+            && !(opening.no_letters && self.any(&mut tx, consumer).await?)
+            && self.record_all(&mut tx, consumer, opening.ids).await?.iter().all(|new| *new);
+        if !is_as_expected {
+            drop(tx);
+            tx = Self::begin(self).await;
+        }
+        Ok((tx, is_as_expected))
     }
 
     async fn record(

@@ -148,6 +148,10 @@ impl DeadLetters<MemoryTx> for MemoryDatabase {
         }
         Ok(())
     }
+
+    fn is_beside_inbox(&self) -> bool {
+        true
+    }
 }
 
 #[async_trait]

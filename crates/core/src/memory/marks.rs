@@ -49,4 +49,8 @@ impl Marks<MemoryTx> for MemoryDatabase {
         }
         Ok(moved)
     }
+
+    fn is_beside_inbox(&self) -> bool {
+        true
+    }
 }

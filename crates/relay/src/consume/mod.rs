@@ -7,6 +7,7 @@ mod builder;
 mod handler;
 mod in_place;
 mod letters;
+mod opening;
 mod order;
 mod pace;
 mod positions;
@@ -35,6 +36,7 @@ use self::builder::Options;
 pub use self::handler::{
     EventFn, Handler, HandlerFn, Handlers, StatefulEventFn, Unknown, handler_fn,
 };
+use self::opening::{Begun, Recorded};
 pub use self::order::OutOfOrder;
 use self::order::Turn;
 use self::pace::Pace;
@@ -102,15 +104,6 @@ struct Counts {
     duplicates: u64,
 }
 
-/// Messages whose ids are recorded.
-struct Recorded<'m> {
-    /// Where what comes after them in the batch begins.
-    end: usize,
-    taken: Vec<&'m Message>,
-    /// Of each of these, whether its id was new.
-    new: Vec<bool>,
-}
-
 /// Why a transaction was not committed.
 enum Trouble {
     /// There was none to be had.
@@ -141,7 +134,13 @@ where
         Self::with_options(name.into(), store, handler, options)
     }
 
-    fn with_options(name: String, store: S, handler: H, options: Options<S::Tx<'static>>) -> Self {
+    fn with_options(
+        name: String,
+        store: S,
+        handler: H,
+        mut options: Options<S::Tx<'static>>,
+    ) -> Self {
+        options.retention = options.retention.into_iter().chain(store.retention()).min();
         let counter =
             |metric: telemetry::Metric| metrics::counter!(metric.name, "consumer" => name.clone());
         let (applied, duplicates) =
@@ -176,11 +175,11 @@ where
 
     /// As many messages as its time allows, in one transaction: all of them or none. Says how many.
     async fn apply_together(&self, batch: &[Message], origin: Origin) -> Result<usize, Trouble> {
-        let (mut tx, recorded) = self.begin(batch).await.map_err(Trouble::Store)?;
+        let mut begun = self.begin(batch, origin).await.map_err(Trouble::Store)?;
         let mut counts = Counts::default();
-        match self.apply_in(&mut tx, batch, recorded, origin, &mut counts).await {
+        match self.apply_in(&mut begun, batch, origin, &mut counts).await {
             Ok((done, claims)) => {
-                let committed = self.store.commit(tx).await;
+                let committed = self.store.commit(begun.tx).await;
                 committed.map_err(|failure| Trouble::Message(failure.into()))?;
                 self.note(claims);
                 self.applied.increment(counts.applied);
@@ -188,54 +187,39 @@ where
                 Ok(done)
             }
             Err(error) => {
-                self.store.rollback(tx).await;
+                self.store.rollback(begun.tx).await;
                 Err(Trouble::Message(error))
             }
         }
     }
 
-    /// Opens a transaction, with the first chunk recorded in it if the store can and nothing has to
-    /// be looked up before.
-    async fn begin<'m>(
-        &self,
-        batch: &'m [Message],
-    ) -> Result<(S::Tx<'static>, Option<Recorded<'m>>), Failure> {
-        let options = &self.options;
-        if options.letters.is_some() || options.sequences.is_some() || options.positions.is_some() {
-            return Ok((self.store.begin().await?, None));
-        }
-        let end = batch.len().min(self.pace.chunk());
-        let taken: Vec<_> = batch[..end].iter().filter(|m| self.handler.wants(m)).collect();
-        let ids: Vec<_> = taken.iter().map(|message| message.event.id).collect();
-        let (tx, all_new) = self.store.begin_with(&self.name, &ids).await?;
-        let new = vec![true; taken.len()];
-        Ok((tx, all_new.then_some(Recorded { end, taken, new })))
-    }
-
     /// Takes messages up in chunks, as long as there is time. The ids of a chunk are recorded at
     /// once, those of the first maybe already; what goes by its position is claimed before all.
-    async fn apply_in(
+    async fn apply_in<'m>(
         &self,
-        tx: &mut S::Tx<'static>,
-        batch: &[Message],
-        mut first: Option<Recorded<'_>>,
+        begun: &mut Begun<'m, S::Tx<'static>>,
+        batch: &'m [Message],
         origin: Origin,
         counts: &mut Counts,
     ) -> Result<(usize, Claims), HandlerError> {
-        let (begun, mut done, mut with_letters) = (Instant::now(), 0, None);
-        let mut claims = self.claim(tx, batch).await?;
+        let Begun { tx, claims, first, with_letters } = begun;
+        let (start, mut done) = (Instant::now(), 0);
+        let mut claims = match claims.take() {
+            Some(claims) => claims,
+            None => self.claim(tx, batch).await?,
+        };
         // One for all: to set a timer anew for each message would wake the runtime each time.
         let mut alarm = pin!(sleep(self.options.handler_timeout));
-        while done < batch.len() && begun.elapsed() < TURN {
+        while done < batch.len() && start.elapsed() < TURN {
             let started = Instant::now();
             let Recorded { end, taken, new } = match first.take() {
                 Some(recorded) => recorded,
                 None => {
                     let end = batch.len().min(done + self.pace.chunk());
-                    let (messages, letters) = (&batch[done..end], &mut with_letters);
+                    let (messages, claims) = (&batch[done..end], &mut claims);
                     let taken =
-                        self.sort_out(tx, messages, origin, &mut claims, letters, counts).await?;
-                    let new = self.record(tx, &claims, &taken).await?;
+                        self.sort_out(tx, messages, origin, claims, with_letters, counts).await?;
+                    let new = self.record(tx, claims, &taken).await?;
                     Recorded { end, taken, new }
                 }
             };

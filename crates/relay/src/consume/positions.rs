@@ -84,7 +84,28 @@ impl<Tx: Send> Positions<Tx> {
         Ok(claims)
     }
 
-    /// The same when it is not known where the mark is.
+    /// What these messages would claim, if this process knows where all marks are: as it left them.
+    pub(super) fn expected<'m>(
+        &self,
+        messages: impl Iterator<Item = &'m Message>,
+    ) -> Option<Claims> {
+        let left = self.left();
+        let claim = |(name, Span { scope, first, end, .. }): (String, Span<'_>)| {
+            let next = left.get(&name).copied().filter(|from| *from <= first)?;
+            Some((name, Claim { scope, next, to: end }))
+        };
+        spans(messages).into_iter().map(claim).collect::<Option<_>>().map(Claims)
+    }
+
+    /// The marks moved, and until that is committed nobody knows where they are.
+    pub(super) fn forget(&self, claims: &Claims) {
+        let mut left = self.left();
+        for name in claims.0.keys() {
+            left.remove(name);
+        }
+    }
+
+    /// The same as [`claim`](Self::claim) when it is not known where the mark is.
     async fn look_and_claim(
         &self,
         tx: &mut Tx,
@@ -144,6 +165,20 @@ impl<Tx: Send> Positions<Tx> {
 }
 
 impl Claims {
+    /// Whether messages like this one are claimed.
+    pub(super) fn concern(message: &Message) -> bool {
+        sound(message).is_some()
+    }
+
+    /// How the marks move.
+    pub(super) fn steps(&self) -> Vec<Step<'_>> {
+        let mut steps = Vec::with_capacity(self.0.len());
+        for Claim { scope, next, to } in self.0.values() {
+            steps.push(Step { scope, from: *next, to: *to });
+        }
+        steps
+    }
+
     /// Whether the message goes by its position.
     pub(super) fn cover(&self, message: &Message) -> bool {
         !self.0.is_empty()

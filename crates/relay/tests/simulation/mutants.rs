@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use semel_core::inbox::Seen;
+use semel_core::inbox::{Opening, Seen};
 use semel_core::memory::{MemoryDatabase, MemoryTx};
 use semel_core::{
     Batch, EventId, Failure, Guarantees, Holding, InboxStore, Limit, Message, Outcome, Published,
@@ -212,6 +212,19 @@ impl InboxStore for WrongInbox {
 
     async fn begin(&self) -> Result<MemoryTx, Failure> {
         Ok(self.inner.begin().await)
+    }
+
+    async fn begin_with(
+        &self,
+        consumer: &str,
+        opening: Opening<'_>,
+    ) -> Result<(MemoryTx, bool), Failure> {
+        match self.mutant {
+            Some(Mutant::SkipsInbox | Mutant::RemembersTooEarly) => {
+                Ok((self.inner.begin().await, false))
+            }
+            _ => self.inner.begin_with(consumer, opening).await,
+        }
     }
 
     async fn record(

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::inbox::Seen;
+use semel_core::inbox::{Opening, Seen};
 use semel_core::{EventId, Failure, InboxStore};
 
 use super::Chaos;
@@ -38,6 +38,15 @@ impl<S: InboxStore> InboxStore for FaultyInbox<S> {
     async fn begin(&self) -> Result<Self::Tx<'static>, Failure> {
         self.may_fail().await?;
         self.inner.begin().await
+    }
+
+    async fn begin_with(
+        &self,
+        consumer: &str,
+        opening: Opening<'_>,
+    ) -> Result<(Self::Tx<'static>, bool), Failure> {
+        self.may_fail().await?;
+        self.inner.begin_with(consumer, opening).await
     }
 
     async fn record(

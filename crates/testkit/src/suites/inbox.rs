@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use semel_core::inbox::{Processed, Seen};
+use semel_core::inbox::{Opening, Processed, Seen};
 use semel_core::{EventId, Failure, InboxStore};
 
 use crate::probe::{Probe, Ran};
@@ -113,12 +113,12 @@ pub async fn a_beginning_records_all_or_nothing<P: InboxProbe>(probe: &Arc<P>) -
     let (store, [one, two, three]) = (probe.store(), [(); 3].map(|()| EventId::now()));
     for consumer in ["payments", "Lager ü 🚀", "O'Reilly \\' --"] {
         for ids in [&[one, two][..], &[three], &[]] {
-            let (mut tx, recorded) = store.begin_with(consumer, ids).await.expect("begin_with");
+            let (mut tx, recorded) = store.begin_with(consumer, with(ids)).await.expect("begin_with");
             let new = store.record_all(&mut tx, consumer, ids).await.expect("record_all");
             assert!(new.iter().all(|new| *new != recorded), "{ids:?} are recorded: {recorded}");
             store.rollback(tx).await;
         }
-        let (mut tx, recorded) = store.begin_with(consumer, &[two]).await.expect("begin_with");
+        let (mut tx, recorded) = store.begin_with(consumer, with(&[two])).await.expect("begin_with");
         if !recorded {
             assert_eq!(store.record(&mut tx, consumer, two).await.expect("record"), Seen::First);
         }
@@ -126,13 +126,17 @@ pub async fn a_beginning_records_all_or_nothing<P: InboxProbe>(probe: &Arc<P>) -
         assert_eq!(record(&**probe, consumer, two).await, Seen::Duplicate { result: None });
     }
     for ids in [&[one, two, three][..], &[two], &[one, three, one]] {
-        let (mut tx, recorded) = store.begin_with("payments", ids).await.expect("begin_with");
+        let (mut tx, recorded) = store.begin_with("payments", with(ids)).await.expect("begin_with");
         assert!(!recorded, "not all of them are new");
         let new = store.record_all(&mut tx, "payments", &[one, two]).await.expect("record_all");
         assert_eq!(new, [true, false], "the transaction is empty");
         store.rollback(tx).await;
     }
     Ok(())
+}
+
+fn with(ids: &[EventId]) -> Opening<'_> {
+    Opening { ids, ..Opening::default() }
 }
 
 /// Transactions that begin with the same ids wait for each other too.
@@ -143,7 +147,7 @@ pub async fn of_concurrent_beginnings_one_takes_effect<P: InboxProbe>(probe: &Ar
             let (probe, ids) = (Arc::clone(probe), ids.clone());
             async move {
                 let store = probe.store();
-                let begun = store.begin_with("payments", &ids).await;
+                let begun = store.begin_with("payments", with(&ids)).await;
                 let (mut tx, mut new) = begun.expect("begin_with");
                 if !new {
                     let all = store.record_all(&mut tx, "payments", &ids).await;

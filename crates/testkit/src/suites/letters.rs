@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use semel_core::inbox::Seen;
+use semel_core::inbox::{Opening, Seen};
 use semel_core::letters::{DeadLetters, Letter, LetterBook, LetterState, Standing};
 use semel_core::marks::Step;
 use semel_core::{Event, EventId, Failure, InboxStore, Marks, Message};
 
 use super::inbox::InboxProbe;
 use crate::probe::Ran;
-use crate::workload::event;
+use crate::workload::{at_once, event};
 
 /// The transaction of a probe's effects.
 pub type TxOf<P> = <<P as InboxProbe>::Store as InboxStore>::Tx<'static>;
@@ -52,6 +52,8 @@ macro_rules! letters_suite {
             a_second_transaction_waits_for_the_mark
             a_mark_moves_only_from_where_it_is
             of_two_that_move_a_mark_one_does
+            a_beginning_is_as_expected_or_empty
+            of_two_that_begin_with_a_step_one_does
         }
     };
 }
@@ -320,6 +322,71 @@ pub async fn a_mark_moves_only_from_where_it_is<P: LettersProbe>(probe: &Arc<P>)
     {
         assert_eq!(marks.mark(&mut tx, "payments", scope).await.expect("mark"), mark, "{scope}");
     }
+    Ok(())
+}
+
+/// A transaction that begins with a step, an id, and without letters: all of it, or nothing.
+pub async fn a_beginning_is_as_expected_or_empty<P: LettersProbe>(probe: &Arc<P>) -> Ran {
+    let (store, marks, letters) = (probe.store(), probe.marks(), probe.letters());
+    if !marks.is_beside_inbox() || !letters.is_beside_inbox() {
+        return Ok(()); // Nobody would expect anything of them.
+    }
+    let (mut mark, known) = (3, EventId::now());
+    for (consumer, scope) in [("payments", "log:a"), ("Lager ü '\\", "log:'b $1 \\")] {
+        let mut tx = store.begin().await.expect("begin");
+        assert!(marks.advance(&mut tx, consumer, scope, 3).await.expect("advance"));
+        store.record(&mut tx, consumer, known).await.expect("record");
+        store.commit(tx).await.expect("commit");
+    }
+    for (consumer, scope) in [("payments", "log:a"), ("Lager ü '\\", "log:'b $1 \\")] {
+        mark = 3;
+        for (from, is_known) in [(3, false), (9, true), (3, false), (9, false)] {
+            let step = Step { scope, from, to: from + 6 };
+            let id = if is_known { known } else { EventId::now() };
+            let opening = Opening { steps: &[step], ids: &[id], no_letters: true };
+            let begun = store.begin_with(consumer, opening).await.expect("begin_with");
+            let (mut tx, is_so) = begun;
+            assert!(!is_so || (from == mark && !is_known), "from {from}, known: {is_known}");
+            mark = if is_so { step.to } else { mark };
+            let found = marks.mark(&mut tx, consumer, scope).await.expect("mark");
+            assert_eq!(found, Some(mark), "from {from}, known: {is_known}");
+            let seen = store.record(&mut tx, consumer, id).await.expect("record");
+            assert_eq!(seen == Seen::First, !is_so && !is_known);
+            store.commit(tx).await.expect("commit");
+        }
+    }
+    put(probe, &Letter::behind(message(&event("1", 1)))).await;
+    let step = Step { scope: "log:a", from: mark, to: mark + 1 };
+    let opening = Opening { steps: &[step], ids: &[EventId::now()], no_letters: true };
+    let (mut tx, is_so) = store.begin_with("payments", opening).await.expect("begin_with");
+    assert!(!is_so, "there is a letter");
+    let moved = marks.step_all(&mut tx, "payments", &[step]).await.expect("moved");
+    assert_eq!(moved, [true], "nothing of it is done");
+    Ok(())
+}
+
+/// Of two transactions that begin with a step from the same place, the second waits and is told.
+pub async fn of_two_that_begin_with_a_step_one_does<P: LettersProbe>(probe: &Arc<P>) -> Ran {
+    assert!(advance(probe, "log:a", 3).await);
+    let begins = |probe: Arc<P>| {
+        async move {
+            let store = probe.store();
+            let step = Step { scope: "log:a", from: 3, to: 9 };
+            let opening = Opening { steps: &[step], ..Opening::default() };
+            let begun = store.begin_with("payments", opening).await.expect("begin_with");
+            let (mut tx, mut moved) = begun;
+            if !moved {
+                let all = probe.marks().step_all(&mut tx, "payments", &[step]).await;
+                moved = all.expect("moved") == [true];
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            store.commit(tx).await.expect("commit");
+            moved
+        }
+        .boxed()
+    };
+    let all = at_once((0..8).map(|_| begins(Arc::clone(probe)))).await;
+    assert_eq!(all.into_iter().filter(|moved| *moved).count(), 1);
     Ok(())
 }
 
