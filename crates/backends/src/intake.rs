@@ -21,8 +21,8 @@ struct State<T> {
 }
 
 impl<T: Send + 'static> Intake<T> {
-    pub(crate) fn new() -> Arc<Self> {
-        let state = Mutex::new(State { window: Window::new(), trouble: None });
+    pub(crate) fn new(system: &'static str) -> Arc<Self> {
+        let state = Mutex::new(State { window: Window::new(system), trouble: None });
         Arc::new(Self { state, arrived: Notify::new(), left: Notify::new() })
     }
 
@@ -86,7 +86,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_came_while_nobody_waited_is_noticed() {
-        let intake = Intake::new();
+        let intake = Intake::new("test");
         assert!(intake.arrival().now_or_never().is_none());
         intake.receive(Message::first("t", Event::new("a", "1", "T")), 7);
         assert!(intake.arrival().now_or_never().is_some());
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn trouble_is_told_once() {
-        let intake = Intake::<u32>::new();
+        let intake = Intake::<u32>::new("test");
         intake.fail(Failure::unavailable("E-TEST", "away"));
         assert_eq!(intake.hand_out(Limit::default()).unwrap_err().code(), "E-TEST");
         assert!(intake.hand_out(Limit::default()).is_ok());

@@ -10,6 +10,7 @@ use semel_core::{Batch, Delivery, Limit, Message, Receipt};
 /// `T` is what the broker recognises a message by: an offset, a delivery tag, the id of an entry,
 /// perhaps with the message as it was on the wire.
 pub(crate) struct Window<T> {
+    system: &'static str,
     last: u64,
     waiting: BTreeMap<u64, Kept<T>>,
     out: BTreeMap<u64, Kept<T>>,
@@ -22,13 +23,14 @@ pub(crate) struct Kept<T> {
 }
 
 impl<T> Window<T> {
-    /// Nothing came yet.
-    pub(crate) const fn new() -> Self {
-        Self { last: 0, waiting: BTreeMap::new(), out: BTreeMap::new() }
+    /// Nothing came yet from this messaging system.
+    pub(crate) const fn new(system: &'static str) -> Self {
+        Self { system, last: 0, waiting: BTreeMap::new(), out: BTreeMap::new() }
     }
 
     /// A message came, after all others.
     pub(crate) fn receive(&mut self, message: Message, place: T) {
+        let message = Message { system: Some(self.system), ..message };
         self.last += 1;
         self.waiting.insert(self.last, Kept { message, place });
     }
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
 
     fn window(count: u32) -> Window<u32> {
-        let mut window = Window::new();
+        let mut window = Window::new("test");
         for number in 0..count {
             window.receive(Message::first("t", Event::new("a", "1", "T")), number);
         }

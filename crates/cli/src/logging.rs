@@ -11,6 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::exit::Problem;
+use crate::json_lines::JsonLines;
 
 /// One of the client libraries would print payloads, another what is told anyway.
 const USUAL: &str = "info,lapin::returned_messages=error,pgwire_replication=off";
@@ -55,7 +56,7 @@ where
         .with_ansi(io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none())
         .with_target(false);
     match env::var("SEMEL_LOG_FORMAT").as_deref() {
-        Ok("json") => lines.json().flatten_event(true).with_filter(filter).boxed(),
+        Ok("json") => lines.event_format(JsonLines).with_filter(filter).boxed(),
         _ => lines.with_filter(filter).boxed(),
     }
 }
@@ -81,7 +82,7 @@ mod otlp {
     use std::env;
 
     use opentelemetry::trace::TracerProvider;
-    use opentelemetry_otlp::SpanExporter;
+    use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig};
     use opentelemetry_sdk::Resource;
     use opentelemetry_sdk::trace::SdkTracerProvider;
     use semel_core::Failure;
@@ -91,6 +92,10 @@ mod otlp {
     use super::{AnyLayer, ENDPOINTS};
     use crate::exit::Problem;
 
+    /// Which encoding to use; the first that is set holds.
+    const PROTOCOLS: [&str; 2] =
+        ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
+
     pub(super) struct Exporting(SdkTracerProvider);
 
     /// Nothing where no collector is named.
@@ -98,11 +103,8 @@ mod otlp {
         let Some(named) = ENDPOINTS.into_iter().find(|name| env::var_os(name).is_some()) else {
             return Ok(None);
         };
-        let exporter = SpanExporter::builder().with_http().build().map_err(|error| {
-            let failure = Failure::misconfigured("E-TRACES", format!("no traces: {error}"))
-                .with_fix("correct it, or unset it: traces are not needed to publish");
-            Problem::new(failure, named, "no event is lost: nothing was started")
-        })?;
+        let exporter = SpanExporter::builder().with_http().with_protocol(protocol()?);
+        let exporter = exporter.build().map_err(|error| wrong(named, &error.to_string()))?;
         let resource = match env::var_os("OTEL_SERVICE_NAME") {
             Some(_) => Resource::builder(),
             None => Resource::builder().with_service_name("semel"),
@@ -119,6 +121,28 @@ mod otlp {
             .with_threads(false)
             .with_filter(ours);
         Ok(Some((Exporting(provider), Box::new(layer))))
+    }
+
+    /// Protobuf, as the specification has it; the library would take JSON.
+    fn protocol() -> Result<Protocol, Problem> {
+        let said = |name: &'static str| {
+            env::var(name).ok().filter(|value| !value.is_empty()).map(|value| (name, value))
+        };
+        match PROTOCOLS.into_iter().find_map(said) {
+            None => Ok(Protocol::HttpBinary),
+            Some((_, value)) if value == "http/protobuf" => Ok(Protocol::HttpBinary),
+            Some((_, value)) if value == "http/json" => Ok(Protocol::HttpJson),
+            Some((name, value)) => {
+                let what = format!("{value:?} is neither \"http/protobuf\" nor \"http/json\"");
+                Err(wrong(name, &what))
+            }
+        }
+    }
+
+    fn wrong(variable: &str, what: &str) -> Problem {
+        let failure = Failure::misconfigured("E-TRACES", format!("no traces: {what}"))
+            .with_fix("correct it, or unset it: traces are not needed to publish");
+        Problem::new(failure, variable, "no event is lost: nothing was started")
     }
 
     impl Drop for Exporting {

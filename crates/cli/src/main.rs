@@ -7,6 +7,7 @@ mod config;
 #[cfg(any(feature = "page", feature = "proxy"))]
 mod counting;
 mod exit;
+mod json_lines;
 mod logging;
 mod output;
 mod service_manager;

@@ -6,10 +6,6 @@ mod shop;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-#[cfg(feature = "otlp")]
-use std::io::{Read, Write};
-#[cfg(feature = "otlp")]
-use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -252,55 +248,29 @@ fn the_service_manager_is_told_and_the_log_may_be_json() {
     assert!(logged.iter().any(|line| line["pipeline"] == "orders" && line["level"] == "INFO"));
 }
 
-/// The span of the sending, in the trace of the request that wrote the event.
+/// What a collector of logs goes by.
 #[test]
-#[cfg(feature = "otlp")]
-fn a_collector_gets_the_trace_that_an_event_carries() {
+fn a_line_of_the_json_log_has_the_names_that_are_promised() {
     let shop = Shop::new();
-    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let header = format!("traceparent={parent}");
+    shop.configure("topic = \"{header.tenant}\"");
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let header = format!("traceparent=00-{trace}-b7ad6b7169203331-01");
     let event = ["--aggregate-type", "order", "--aggregate-id", "42", "--type", "Placed"];
     let send = ["send", "--database", "sqlite://shop.db", "--header", &header];
     shop.expect(0, &[&send[..], &event].concat());
-
-    let collector = TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = format!("http://{}", collector.local_addr().unwrap());
-    let collected = std::thread::spawn(move || collect(&collector));
-    let relay = shop
-        .command(&["relay", "--drain"])
-        .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
-        .env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")
-        .output()
-        .unwrap();
-    assert_eq!(relay.status.code(), Some(0), "{}", all(&relay));
-    let spans = collected.join().unwrap();
-    let span = &spans["resourceSpans"][0]["scopeSpans"][0]["spans"][0];
-    assert_eq!(span["traceId"], parent[3..35]);
-    assert_eq!(span["parentSpanId"], parent[36..52]);
-    assert_eq!(span["name"], "send outbox");
-    let resource = spans["resourceSpans"][0]["resource"].to_string();
-    assert!(resource.contains("service.name") && resource.contains("semel"), "{resource}");
-}
-
-/// A collector of traces, for one call.
-#[cfg(feature = "otlp")]
-fn collect(collector: &TcpListener) -> Value {
-    let (mut connection, _) = collector.accept().unwrap();
-    connection.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let (mut received, mut piece) = (Vec::new(), [0; 4096]);
-    loop {
-        let read = connection.read(&mut piece).unwrap();
-        received.extend_from_slice(&piece[..read]);
-        let text = String::from_utf8_lossy(&received);
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        assert!(head.starts_with("POST /v1/traces "), "{head}");
-        let head = head.to_ascii_lowercase();
-        let (_, length) = head.split_once("content-length: ").unwrap();
-        if body.len() == length.lines().next().unwrap().parse::<usize>().unwrap() {
-            connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").unwrap();
-            return serde_json::from_str(body).unwrap();
-        }
+    let relay =
+        shop.command(&["relay", "--drain"]).env("SEMEL_LOG_FORMAT", "json").output().unwrap();
+    assert_eq!(relay.status.code(), Some(1), "{}", all(&relay));
+    let logged = lines(&String::from_utf8(relay.stderr).unwrap());
+    for line in &logged {
+        let has = |name: &str| line[name].as_str().is_some_and(|text| !text.is_empty());
+        assert!(["ts", "level", "msg"].into_iter().all(has), "{line}");
     }
+    let dead = logged.iter().find(|line| line["msg"] == "dead letter").expect("a dead letter");
+    let id = shop.json(&["dead", "list"])["events"][0]["id"].clone();
+    let named = ["level", "code", "pipeline", "trace_id", "lane"].map(|name| &dead[name]);
+    assert_eq!(named, ["ERROR", "E-ROUTE-HEADER", "orders", trace, "order/42"], "{dead}");
+    assert_eq!((&dead["event_id"], &dead["attempts"]), (&id, &1.into()), "{dead}");
 }
 
 fn terminate(process: &Child) {

@@ -189,7 +189,8 @@ impl State {
 pub struct Stats {
     /// Events in each state, in the order of [`State::ALL`].
     pub counts: [u64; 6],
-    /// Age of the oldest event that waits to be published.
+    /// How long the oldest event waits that a relay could publish now: not one behind a failed or
+    /// dead event, which waits for that one, nor one whose time has not come.
     pub oldest_pending: Option<Duration>,
     /// Lanes that wait behind a failed or dead event.
     pub parked_lanes: u64,

@@ -67,13 +67,16 @@ pub struct Message {
     pub publication: Publication,
     /// For a consumer: where it stands in the log that it was read from, if it was one.
     pub position: Option<Position>,
+    /// For a consumer: the messaging system it came from, named as by
+    /// [`Sink::system`](crate::Sink::system).
+    pub system: Option<&'static str>,
 }
 
 impl Message {
     /// The first attempt at an event.
     pub fn first(topic: impl Into<Topic>, event: impl Into<Arc<Event>>) -> Self {
         let (topic, event, publication) = (topic.into(), event.into(), Publication::default());
-        Self { topic, key: None, event, attempt: 1, publication, position: None }
+        Self { topic, key: None, event, attempt: 1, publication, position: None, system: None }
     }
 
     /// What the broker keeps together and in order, where it has keys: the aggregate id, unless the

@@ -73,10 +73,12 @@ pub trait Sink: Send + Sync {
     /// settled. Called once. The default does nothing.
     fn caught_up(&self) {}
 
-    /// Whether publishing is the effect itself, as for a consumer, and not a sending to somebody
-    /// else. It decides what a trace shows. The default is a sending.
-    fn is_effect(&self) -> bool {
-        false
+    /// Which messaging system it sends to, by the name that OpenTelemetry has for it, such as `kafka`
+    /// or `rabbitmq`. Nothing for a sink that sends nothing itself: a consumer, which is the effect,
+    /// or one that passes messages on to other sinks. It decides what a trace shows; the default is a
+    /// system without a name.
+    fn system(&self) -> Option<&'static str> {
+        Some("_OTHER")
     }
 
     /// What must stay in order with this message. The default is its aggregate; whoever says else
@@ -108,8 +110,8 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
         self.as_ref().caught_up();
     }
 
-    fn is_effect(&self) -> bool {
-        self.as_ref().is_effect()
+    fn system(&self) -> Option<&'static str> {
+        self.as_ref().system()
     }
 
     fn lane(&self, message: &Message) -> LaneKey {

@@ -58,11 +58,13 @@ metrics! {
     BACKLOG_EVENTS, Gauge, "semel_backlog_events", ["pipeline", "state"],
         "Events of the outbox that are not published, by state; as the database counts them, while the page is served.";
     OLDEST_PENDING_AGE, Gauge, "semel_oldest_pending_age_seconds", ["pipeline"],
-        "Age of the oldest event that waits to be published, 0 if none does; while the page is served.";
+        "How long the oldest event waits that could be published now, 0 if none does: not one behind a failed or dead event, nor one whose time has not come; while the page is served.";
     PARKED_AGGREGATES, Gauge, "semel_parked_aggregates", ["pipeline"],
         "Aggregates that wait behind a failed or dead event; while the page is served.";
     SLOT_RETAINED_BYTES, Gauge, "semel_slot_retained_bytes", ["pipeline"],
-        "Log that the server keeps back for the slot of this pipeline; while the page is served.";
+        "Log that the server keeps back for the slot of this pipeline, 0 once there is none; while the page is served.";
+    SLOT_LIMIT_BYTES, Gauge, "semel_slot_limit_bytes", ["pipeline"],
+        "How much of it there may be before the relay gives the slot back and polls; while the page is served.";
     IN_FLIGHT_EVENTS, Gauge, "semel_in_flight_events", ["pipeline"],
         "Events taken from the source and not settled yet.";
     IN_FLIGHT_BYTES, Gauge, "semel_in_flight_bytes", ["pipeline"],

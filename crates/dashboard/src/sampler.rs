@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use semel_core::admin::{Filter, State, Stats};
-use semel_core::insight::Workings;
+use semel_core::insight::{LogView, Workings};
 use semel_core::telemetry::{self, Metric};
 use semel_core::{Clock, Failure, SystemClock, Timestamp};
 use tokio::sync::watch;
@@ -95,9 +95,14 @@ impl Track {
         self.samples.back()
     }
 
+    fn had_log(&self) -> bool {
+        self.last().is_some_and(|sample| sample.workings.log.is_some())
+    }
+
     fn add(&mut self, pipeline: &Pipeline, look: Look, metrics: Option<&str>) {
         let Look { at, stats, workings, latency } = look;
-        count(&pipeline.name, &stats, &workings);
+        count(&pipeline.name, &stats);
+        count_log(&pipeline.name, workings.log.as_ref(), self.had_log());
         let measured = metrics.and_then(|metrics| {
             let buckets = Buckets::read(metrics, &pipeline.name);
             let latency = buckets.since(&self.buckets);
@@ -122,7 +127,7 @@ impl Track {
 }
 
 /// For those who watch by metrics.
-fn count(pipeline: &str, stats: &Stats, workings: &Workings) {
+fn count(pipeline: &str, stats: &Stats) {
     let gauge = |metric: Metric| metrics::gauge!(metric.name, "pipeline" => pipeline.to_owned());
     for state in [State::Pending, State::Publishing, State::Failed, State::Dead] {
         let (pipeline, name) = (pipeline.to_owned(), telemetry::BACKLOG_EVENTS.name);
@@ -132,8 +137,20 @@ fn count(pipeline: &str, stats: &Stats, workings: &Workings) {
     let oldest = stats.oldest_pending.unwrap_or_default();
     gauge(telemetry::OLDEST_PENDING_AGE).set(oldest.as_secs_f64());
     gauge(telemetry::PARKED_AGGREGATES).set(stats.parked_lanes as f64);
-    if let Some(retained) = workings.log.as_ref().and_then(|log| log.retained_bytes) {
-        gauge(telemetry::SLOT_RETAINED_BYTES).set(retained as f64);
+}
+
+/// A slot that was given back keeps nothing any more; where there never was one, nothing is said.
+fn count_log(pipeline: &str, log: Option<&LogView>, was_there: bool) {
+    let gauge = |metric: Metric| metrics::gauge!(metric.name, "pipeline" => pipeline.to_owned());
+    let Some(log) = log else {
+        if was_there {
+            gauge(telemetry::SLOT_RETAINED_BYTES).set(0.0);
+        }
+        return;
+    };
+    gauge(telemetry::SLOT_RETAINED_BYTES).set(log.retained_bytes.unwrap_or(0) as f64);
+    if let Some(limit) = log.limit_bytes {
+        gauge(telemetry::SLOT_LIMIT_BYTES).set(limit as f64);
     }
 }
 

@@ -86,7 +86,7 @@ impl Leases {
             && let Err(failure) = self.store.release(attempt.key(), attempt.token()).await
         {
             let key = attempt.key();
-            tracing::warn!(%key, %failure, "cannot give back a claim, its lease will end");
+            tracing::warn!(%key, code = failure.code(), %failure, "cannot give back a claim, its lease will end");
         }
     }
 
@@ -188,7 +188,7 @@ async fn renew(leases: Arc<Leases>, id: u64, attempt: Attempt, lease: Duration) 
             tracing::warn!(key = %attempt.key(), "lost the lease of a running operation");
         }
         Err(failure) => {
-            tracing::warn!(key = %attempt.key(), %failure, "cannot renew a lease, will try again");
+            tracing::warn!(key = %attempt.key(), code = failure.code(), %failure, "cannot renew a lease, will try again");
         }
     }
 }

@@ -110,7 +110,7 @@ impl Observer {
             self.engine.store().release(&job.key, token).await
         };
         if let Err(failure) = done {
-            tracing::warn!(key = %job.key, %failure, "cannot remember what was observed");
+            tracing::warn!(key = %job.key, code = failure.code(), %failure, "cannot remember what was observed");
         }
     }
 }

@@ -130,14 +130,14 @@ impl<S> IdempotencyService<S> {
                 Ok(refuse(&policy, job.key, refusal))
             }
             Admission::Unavailable(failure) if policy.fail_open => {
-                tracing::warn!(%failure, "the keys cannot be reached: running without protection");
+                tracing::warn!(code = failure.code(), %failure, "the keys cannot be reached: running without protection");
                 tally.is(Outcome::Unprotected);
                 // Boxed, as what is rare elsewhere: it would make every future larger.
                 let request = Request::from_parts(parts, Body::whole(data, trailers));
                 Box::pin(self.run_unprotected(request)).await
             }
             Admission::Unavailable(failure) => {
-                tracing::error!(%failure, "the keys cannot be reached: request refused");
+                tracing::error!(code = failure.code(), %failure, "the keys cannot be reached: request refused");
                 tally.is(Outcome::StoreError);
                 Ok(Problem::StoreUnavailable.response(&policy))
             }

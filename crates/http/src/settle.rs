@@ -86,7 +86,7 @@ impl Engine {
         match self.try_settle(&job, &held, &mut token, &settlement).await {
             Ok(fate) => fate,
             Err(failure) => {
-                tracing::warn!(key = %job.key, %failure, "cannot store a result, will try again");
+                tracing::warn!(key = %job.key, code = failure.code(), %failure, "cannot store a result, will try again");
                 let later = self.clone().settle_later(job, held, token, settlement);
                 tokio::spawn(later.in_current_span());
                 Fate::NotStored

@@ -107,10 +107,10 @@ async fn send(pipeline: &str, message: &Message, sink: &dyn Sink, limit: Duratio
     let mut wait = Duration::from_secs(1);
     while let Err(failure) = attempt(message, sink, limit).await {
         if matches!(failure.fault(), Fault::Refused | Fault::Misconfigured) {
-            tracing::error!(pipeline, %failure, "nobody could be told about dead letters");
+            tracing::error!(pipeline, code = failure.code(), %failure, "nobody could be told about dead letters");
             return;
         }
-        tracing::warn!(pipeline, %failure, "an alert about dead letters waits");
+        tracing::warn!(pipeline, code = failure.code(), %failure, "an alert about dead letters waits");
         sleep(failure.retry_after().unwrap_or_default().max(wait)).await;
         wait = (wait * 2).min(LONGEST_WAIT);
     }

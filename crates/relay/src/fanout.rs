@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use semel_core::{EventId, Failure, Fault, Message, Published, Sink, Verdict};
 
+use crate::publish::send;
 use crate::verdict::stop_lanes_at_failures;
 
 /// Several sinks as one: a message is confirmed when all of them have confirmed it.
@@ -99,6 +100,11 @@ impl Sink for Fanout {
     fn caught_up(&self) {
         self.branches.iter().for_each(|branch| branch.sink.caught_up());
     }
+
+    /// The sinks behind it send.
+    fn system(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 impl fmt::Debug for Fanout {
@@ -115,9 +121,9 @@ impl Branch {
     async fn publish(&self, batch: &[Message]) -> Answer {
         let (missing, is_there) = self.missing(batch);
         let published = match &missing {
-            None => self.sink.publish(batch).await,
+            None => send(&*self.sink, batch).await,
             Some(missing) if missing.is_empty() => Published::All,
-            Some(missing) => self.sink.publish(missing).await,
+            Some(missing) => send(&*self.sink, missing).await,
         };
         let sent = missing.as_ref().map_or(batch.len(), Vec::len);
         let verdicts = match published {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use semel_core::{Failure, Published, Sink};
+use semel_core::{Failure, Message, Published, Sink};
 use tokio::time::{Instant, timeout};
 
 use crate::lanes::Group;
@@ -20,17 +20,23 @@ pub(crate) struct Finished {
 /// Publishes a group. Whatever the sink does, the group comes back.
 pub(crate) async fn publish(sink: Arc<dyn Sink>, group: Group, limit: Duration) -> Finished {
     let start = Instant::now();
-    #[cfg(feature = "trace")]
-    let spans = crate::spans::Sending::begin(&*sink, &group.messages);
-    let call = AssertUnwindSafe(sink.publish(&group.messages)).catch_unwind();
+    let call = AssertUnwindSafe(send(&*sink, &group.messages)).catch_unwind();
     let published = match timeout(limit, call).await {
         Ok(Ok(published)) => published,
         Ok(Err(_)) => Published::None(panicked()),
         Err(_) => Published::None(judge_timeout(sink, limit).await),
     };
+    Finished { group, published, took: start.elapsed() }
+}
+
+/// Publishes; where it is this sink that sends, with a span for each message that has a trace.
+pub(crate) async fn send<S: Sink + ?Sized>(sink: &S, batch: &[Message]) -> Published {
+    #[cfg(feature = "trace")]
+    let spans = crate::spans::Sending::begin(sink.system(), batch);
+    let published = sink.publish(batch).await;
     #[cfg(feature = "trace")]
     spans.end(&published);
-    Finished { group, published, took: start.elapsed() }
+    published
 }
 
 /// Asks whether the sink can be reached. A probe that hangs means that it cannot.

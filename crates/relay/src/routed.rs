@@ -7,6 +7,7 @@ use semel_core::{
     EventId, Failure, LaneKey, Message, Published, Route, Sink, TopicTemplate, Verdict,
 };
 
+use crate::publish::send;
 use crate::verdict::stop_lanes_at_failures;
 
 /// A sink behind a route. What is not meant for the sink is passed over; events the route cannot
@@ -75,10 +76,10 @@ impl<S: Sink, R: Route> Sink for Routed<S, R> {
     async fn publish(&self, batch: &[Message]) -> Published {
         let (placed, decided) = self.place(batch);
         if placed.len() == batch.len() {
-            return self.sink.publish(&placed).await;
+            return send(&self.sink, &placed).await;
         }
         let published =
-            if placed.is_empty() { Published::All } else { self.sink.publish(&placed).await };
+            if placed.is_empty() { Published::All } else { send(&self.sink, &placed).await };
         let verdicts = match published {
             Published::All => vec![Verdict::Confirmed; placed.len()],
             Published::Each(verdicts) => verdicts,
@@ -106,5 +107,10 @@ impl<S: Sink, R: Route> Sink for Routed<S, R> {
 
     fn caught_up(&self) {
         self.sink.caught_up();
+    }
+
+    /// The sink behind it sends.
+    fn system(&self) -> Option<&'static str> {
+        None
     }
 }

@@ -72,6 +72,10 @@ impl EventBridge {
 
 #[async_trait]
 impl Service for EventBridge {
+    fn system(&self) -> &'static str {
+        "aws_eventbridge"
+    }
+
     fn defaults(&self) -> (Format, usize) {
         (Format::CloudEventsStructured, 1_000_000)
     }

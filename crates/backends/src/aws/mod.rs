@@ -40,3 +40,6 @@ mod subscription;
 pub use config::AwsConfig;
 pub use sink::AwsSink;
 pub use subscription::{SqsSubscription, SqsSubscriptionConfig};
+
+/// What OpenTelemetry calls its queues.
+const SYSTEM: &str = "aws_sqs";

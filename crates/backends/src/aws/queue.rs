@@ -12,6 +12,7 @@ use semel_core::wire::Epitaph;
 use semel_core::{Failure, Message};
 use tokio::time::sleep;
 
+use super::SYSTEM;
 use super::error::{failure, impossible, not_done};
 use super::incoming::Incoming;
 use super::sqs::Sqs;
@@ -42,7 +43,7 @@ impl Queue {
         (url, dead_url): (String, String),
         (visibility, wait): (i32, i32),
     ) -> Self {
-        let (intake, handles) = (Intake::new(), Mutex::default());
+        let (intake, handles) = (Intake::new(SYSTEM), Mutex::default());
         Self { sqs, name, url, dead_url, visibility, wait, intake, handles }
     }
 

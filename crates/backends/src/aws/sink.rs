@@ -43,6 +43,9 @@ pub(super) type Answers = Vec<Result<(), Failure>>;
 /// What is particular to a service.
 #[async_trait]
 pub(super) trait Service: Send + Sync {
+    /// What OpenTelemetry calls it.
+    fn system(&self) -> &'static str;
+
     /// The format unless set, and the largest message and batch in bytes.
     fn defaults(&self) -> (Format, usize);
 
@@ -177,6 +180,10 @@ impl Sink for AwsSink {
         const LIMIT: Duration = Duration::from_secs(5);
         let probed = timeout_at(Instant::now() + LIMIT, self.service.probe()).await;
         probed.unwrap_or_else(|_| Err(timed_out(LIMIT)))
+    }
+
+    fn system(&self) -> Option<&'static str> {
+        Some(self.service.system())
     }
 }
 

@@ -33,6 +33,10 @@ impl Sns {
 
 #[async_trait]
 impl Service for Sns {
+    fn system(&self) -> &'static str {
+        "aws.sns"
+    }
+
     fn defaults(&self) -> (Format, usize) {
         (Format::Plain, 256 * 1024)
     }

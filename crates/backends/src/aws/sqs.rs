@@ -13,6 +13,7 @@ use aws_sdk_sqs::types::{
 use semel_core::Failure;
 use semel_core::wire::Format;
 
+use super::SYSTEM;
 use super::entry::{Entry, TYPE, x_ray};
 use super::error::{Expiry, failure, impossible, only_about_the_probe, refused_entry};
 use super::sink::{Answers, Service};
@@ -53,6 +54,10 @@ impl Sqs {
 
 #[async_trait]
 impl Service for Sqs {
+    fn system(&self) -> &'static str {
+        SYSTEM
+    }
+
     fn defaults(&self) -> (Format, usize) {
         (Format::Plain, 1024 * 1024)
     }

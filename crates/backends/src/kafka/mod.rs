@@ -52,3 +52,6 @@ pub use config::{Compression, KafkaConfig, Mechanism, Sasl, Tls};
 pub use once::ExactlyOnceSink;
 pub use sink::KafkaSink;
 pub use subscription::{KafkaSubscription, KafkaSubscriptionConfig, Start};
+
+/// What OpenTelemetry calls it.
+const SYSTEM: &str = "kafka";

@@ -97,6 +97,10 @@ impl Sink for KafkaSink {
         const PATIENCE: Duration = Duration::from_secs(5);
         self.session()?.ask(self.config.patience.min(PATIENCE)).await
     }
+
+    fn system(&self) -> Option<&'static str> {
+        Some(super::SYSTEM)
+    }
 }
 
 impl fmt::Debug for KafkaSink {

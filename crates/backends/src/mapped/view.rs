@@ -52,11 +52,8 @@ impl MappedAdmin {
         ));
         sql.text(pipeline.name.as_str()).push(" AND ");
         sql.not_among(&Key::own("p.row_id"), out).push(") l), ");
-        let oldest = table.micros(table.mapping.created_at.as_ref());
-        sql.push(&format!("(SELECT min({oldest}) FROM {name} t"));
-        join_parked(&mut sql, pipeline);
-        sql.push(&format!(" WHERE {unmarked} AND coalesce(p.state, 'waiting') = 'waiting' AND "));
-        sql.not_among(&table.key(), out).push("), ").now();
+        push_oldest(&mut sql, pipeline, out);
+        sql.push(", ").now();
         sql
     }
 
@@ -196,6 +193,32 @@ fn count_published(sql: &mut Statement, table: &Table) {
          else (select greatest(0, c.reltuples::bigint - (select count(*) from {name} t \
          where {unmarked})) from pg_class c where c.oid = to_regclass({class})) end"
     ));
+}
+
+/// Adds since when the oldest event waits that a relay could publish now.
+fn push_oldest(sql: &mut Statement, pipeline: &Pipeline, out: &[String]) {
+    let (table, parked) = (&pipeline.table, pipeline.table.dialect.parked());
+    let made = table.micros(table.mapping.created_at.as_ref());
+    let since = match &table.mapping.available_at {
+        None => made,
+        due => {
+            let due = table.micros(due.as_ref());
+            format!("CASE WHEN {due} > {made} THEN {due} ELSE {made} END")
+        }
+    };
+    let (name, unmarked) = (&table.name, table.unmarked("t."));
+    sql.push(&format!("(SELECT min({since}) FROM {name} t"));
+    join_parked(sql, pipeline);
+    sql.push(&format!(" WHERE {unmarked} AND coalesce(p.state, 'waiting') = 'waiting'"));
+    table.available(sql);
+    sql.push(&format!(" AND NOT EXISTS (SELECT 1 FROM {parked} h WHERE h.pipeline = "));
+    sql.text(pipeline.name.as_str());
+    let (aggregate_type, aggregate_id) = table.lane();
+    sql.push(&format!(
+        " AND h.aggregate_type = {aggregate_type} AND h.aggregate_id = {aggregate_id} AND h.holds = 1 \
+         AND h.state IN ('failed', 'dead')) AND "
+    ));
+    sql.not_among(&table.key(), out).push(")");
 }
 
 fn join_parked(sql: &mut Statement, pipeline: &Pipeline) {

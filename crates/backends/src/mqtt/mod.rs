@@ -38,3 +38,6 @@ mod wire;
 
 pub use config::{MqttConfig, MqttVersion};
 pub use sink::MqttSink;
+
+/// What OpenTelemetry calls it.
+const SYSTEM: &str = "mqtt";

@@ -124,6 +124,10 @@ impl Sink for MqttSink {
             }
         })
     }
+
+    fn system(&self) -> Option<&'static str> {
+        Some(super::SYSTEM)
+    }
 }
 
 async fn in_time<T>(

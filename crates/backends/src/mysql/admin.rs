@@ -329,21 +329,25 @@ impl MysqlAdmin {
         Ok(lanes.unsigned_abs())
     }
 
-    /// The age of the first event that waits: not numbered, numbered or parked.
+    /// The age of the first event that waits for nothing but a relay: not numbered, numbered or
+    /// parked.
     async fn oldest_pending(
         &self,
         connection: &mut MySqlConnection,
         place: &Place,
     ) -> Result<Option<Duration>, Failure> {
+        let since = "greatest(o.created_at, coalesce(o.available_at, o.created_at))";
+        let is_time = "(o.available_at IS NULL OR o.available_at <= utc_timestamp(6))";
         let oldest = format!(
-            "SELECT timestampdiff(MICROSECOND, min(oldest.created_at), utc_timestamp(6)) FROM (\
-                 (SELECT created_at FROM semel_outbox WHERE position = 0 ORDER BY seq LIMIT 1) \
-                 UNION ALL (SELECT o.created_at FROM semel_outbox o \
-                     WHERE o.position > {} AND NOT {} AND NOT {} ORDER BY o.position LIMIT 1) \
-                 UNION ALL (SELECT o.created_at FROM semel_parked p \
+            "SELECT timestampdiff(MICROSECOND, min(oldest.since), utc_timestamp(6)) FROM (\
+                 (SELECT {since} AS since FROM semel_outbox o \
+                     WHERE o.position = 0 AND {is_time} ORDER BY o.seq LIMIT 1) \
+                 UNION ALL (SELECT {since} FROM semel_outbox o WHERE o.position > {} \
+                     AND NOT {} AND NOT {} AND {is_time} ORDER BY o.position LIMIT 1) \
+                 UNION ALL (SELECT {since} FROM semel_parked p \
                      JOIN semel_outbox o ON o.position = p.position WHERE p.pipeline = ? \
                      AND p.taken = 0 AND p.state IN ('waiting', 'scheduled') \
-                     ORDER BY p.position LIMIT 1)) oldest",
+                     AND p.due <= utc_timestamp(6) ORDER BY p.position LIMIT 1)) oldest",
             place.low(),
             place.is_handed_out(),
             place.is_settled()

@@ -43,3 +43,6 @@ mod trouble;
 pub use config::{NatsConfig, NatsStream};
 pub use sink::NatsSink;
 pub use subscription::{NatsSubscription, NatsSubscriptionConfig};
+
+/// What OpenTelemetry calls it.
+const SYSTEM: &str = "nats";

@@ -141,6 +141,10 @@ impl Sink for NatsSink {
         self.link.check()?;
         self.link.in_time(Instant::now() + LIMIT, LIMIT, self.link.ask_account()).await
     }
+
+    fn system(&self) -> Option<&'static str> {
+        Some(super::SYSTEM)
+    }
 }
 
 impl fmt::Debug for NatsSink {

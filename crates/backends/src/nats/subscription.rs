@@ -14,6 +14,7 @@ use semel_core::{Batch, Failure, Guarantees, Holding, Limit, Outcome, Settlement
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::SYSTEM;
 use super::config::NatsConfig;
 use super::error::{down, finding, joining, making, round_trip};
 use super::link::Link;
@@ -110,7 +111,7 @@ impl NatsSubscriptionConfig {
             stream,
             name,
             dead,
-            intake: Intake::new(),
+            intake: Intake::new(SYSTEM),
             settled: Mutex::default(),
         });
         let mut tasks = JoinSet::new();

@@ -87,6 +87,10 @@ impl Sink for FileSink {
     async fn check(&self) -> Result<(), Failure> {
         self.append(Vec::new()).await.map_err(|error| self.later_failure(error))
     }
+
+    fn system(&self) -> Option<&'static str> {
+        Some("file")
+    }
 }
 
 /// Appends all of `lines` or nothing, and waits until the disk has them.

@@ -38,6 +38,10 @@ impl Sink for StdoutSink {
     async fn check(&self) -> Result<(), Failure> {
         Ok(())
     }
+
+    fn system(&self) -> Option<&'static str> {
+        Some("stdout")
+    }
 }
 
 fn write(lines: &[u8]) -> io::Result<()> {

@@ -82,10 +82,14 @@ select
         then (select count(*) from semel.outbox)
         else (select sum(greatest(reltuples, 0))::bigint from part) end),
     (extract(epoch from clock_timestamp() - least(
-        (select o.created_at from log join semel.outbox o on o.seq = log.seq
-            where not log.out order by log.txid, log.seq limit 1),
-        (select min(o.created_at) from parked join semel.outbox o on o.seq = parked.seq
-            where parked.state in ('scheduled', 'waiting') and not parked.out)
+        (select greatest(o.created_at, o.available_at)
+            from log join semel.outbox o on o.seq = log.seq
+            where not log.out and (o.available_at is null or o.available_at <= clock_timestamp())
+            order by log.txid, log.seq limit 1),
+        (select min(greatest(o.created_at, o.available_at))
+            from parked join semel.outbox o on o.seq = parked.seq
+            where (parked.state = 'scheduled' or parked.state = 'waiting' and parked.head)
+            and parked.due <= clock_timestamp() and not parked.out)
     )) * 1000000)::bigint
 from counted c left join parked p on true
 group by c.pending, c.publishing";

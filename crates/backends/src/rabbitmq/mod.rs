@@ -38,3 +38,6 @@ mod subscription;
 pub use config::{ExchangeKind, QueueKind, RabbitmqConfig, RabbitmqQueue};
 pub use sink::RabbitmqSink;
 pub use subscription::{RabbitmqSubscription, RabbitmqSubscriptionConfig};
+
+/// What OpenTelemetry calls it.
+const SYSTEM: &str = "rabbitmq";

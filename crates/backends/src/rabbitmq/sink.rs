@@ -133,6 +133,10 @@ impl Sink for RabbitmqSink {
         let answer = in_time(deadline, LIMIT, self.probe(&link)).await;
         answer.inspect_err(|failure| self.drop_if_broken(&link, failure))
     }
+
+    fn system(&self) -> Option<&'static str> {
+        Some(super::SYSTEM)
+    }
 }
 
 async fn send_one(

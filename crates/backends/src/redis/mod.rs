@@ -54,3 +54,6 @@ pub use inbox::{RedisInbox, RedisTx};
 pub use keys::RedisKeys;
 pub use sink::RedisSink;
 pub use subscription::{RedisSubscription, RedisSubscriptionConfig};
+
+/// What OpenTelemetry calls it.
+const SYSTEM: &str = "redis";

@@ -101,6 +101,10 @@ impl Sink for RedisSink {
             })
             .await
     }
+
+    fn system(&self) -> Option<&'static str> {
+        Some(super::SYSTEM)
+    }
 }
 
 /// A user may be limited to names, and a node of a cluster to slots, that are not the probe's.

@@ -14,6 +14,7 @@ use semel_core::{
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
+use super::SYSTEM;
 use super::config::RedisConfig;
 use super::group::{Entry, Fields, Group, Read, Stream, event_of, fields_of};
 use super::watch::Watch;
@@ -159,7 +160,7 @@ impl RedisSubscription {
         Self {
             cursors: vec![START.to_owned(); group.streams.len()],
             group,
-            window: Window::new(),
+            window: Window::new(SYSTEM),
             held,
             watch,
             max_unsettled,

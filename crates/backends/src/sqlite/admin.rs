@@ -271,14 +271,25 @@ const STATS: &str = concat!(
      FROM semel_parked WHERE pipeline = ?1"
 );
 
-/// Of the events that nobody has taken up: how many, up to a limit; and the first.
+/// Events that nobody has taken up.
+macro_rules! backlog {
+    () => {
+        concat!(
+            "SELECT o.seq FROM semel_outbox o \
+             LEFT JOIN semel_cursor c ON c.pipeline = ?1 WHERE o.seq > ?2 AND NOT ",
+            is_ahead!()
+        )
+    };
+}
+
+/// Of these: how many, up to a limit; and the first whose time has come.
 const BACKLOG: &str = concat!(
-    "WITH backlog AS (SELECT o.seq FROM semel_outbox o \
-         LEFT JOIN semel_cursor c ON c.pipeline = ?1 WHERE o.seq > ?2 AND NOT ",
-    is_ahead!(),
-    " ORDER BY o.seq LIMIT ?3) \
-     SELECT (SELECT count(*) FROM backlog), (SELECT min(seq) FROM backlog), \
-         (SELECT max(seq) FROM semel_outbox)"
+    "SELECT (SELECT count(*) FROM (",
+    backlog!(),
+    " ORDER BY o.seq LIMIT ?3)), (",
+    backlog!(),
+    " AND (o.available_at IS NULL OR o.available_at <= ?4) ORDER BY o.seq LIMIT 1), \
+     (SELECT max(seq) FROM semel_outbox)"
 );
 
 /// Deletes events that all pipelines passed before `?1`, and that are parked nowhere, or finished
@@ -301,7 +312,7 @@ const FORGET_DELETED: &[&str] = &[
 ];
 
 impl SqliteAdmin {
-    /// How many events nobody has taken up, and the first of them. Rows are only ever deleted
+    /// How many events nobody has taken up, and the first that could be. Rows are only ever deleted
     /// behind the cursor, so that of a long backlog the difference of two numbers is close.
     async fn backlog(
         &self,
@@ -312,6 +323,7 @@ impl SqliteAdmin {
             .bind(&self.pipeline)
             .bind(stored(handed_out))
             .bind(COUNTED)
+            .bind(self.store.now())
             .fetch_one(connection)
             .await
             .map_err(failure("count events"))?;
@@ -337,17 +349,19 @@ impl SqliteAdmin {
         connection: &mut SqliteConnection,
         first: Option<i64>,
     ) -> Result<Option<Duration>, Failure> {
-        let created_at: Option<i64> = sqlx::query_scalar(
-            "SELECT created_at FROM semel_outbox WHERE seq = min(?2, coalesce(\
+        let since: Option<i64> = sqlx::query_scalar(
+            "SELECT max(created_at, coalesce(available_at, created_at)) FROM semel_outbox \
+             WHERE seq = min(?2, coalesce(\
                  (SELECT min(seq) FROM semel_parked WHERE pipeline = ?1 AND taken IS NULL \
-                     AND state IN ('waiting', 'scheduled')), ?2))",
+                     AND state IN ('waiting', 'scheduled') AND due <= ?3), ?2))",
         )
         .bind(&self.pipeline)
         .bind(first.unwrap_or(i64::MAX))
+        .bind(self.store.now())
         .fetch_optional(connection)
         .await
         .map_err(failure("look for the oldest event"))?;
-        let age = |created_at| self.store.clock.now().duration_since(timestamp(created_at));
-        Ok(created_at.map(|created_at| age(created_at).try_into().unwrap_or(Duration::ZERO)))
+        let age = |since| self.store.clock.now().duration_since(timestamp(since));
+        Ok(since.map(|since| age(since).try_into().unwrap_or(Duration::ZERO)))
     }
 }

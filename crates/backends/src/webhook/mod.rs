@@ -26,3 +26,6 @@ mod sink;
 
 pub use config::WebhookConfig;
 pub use sink::WebhookSink;
+
+/// What OpenTelemetry calls it.
+const SYSTEM: &str = "webhook";

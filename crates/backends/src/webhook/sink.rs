@@ -104,6 +104,10 @@ impl Sink for WebhookSink {
             _ => Ok(()),
         }
     }
+
+    fn system(&self) -> Option<&'static str> {
+        Some(super::SYSTEM)
+    }
 }
 
 impl Endpoint {

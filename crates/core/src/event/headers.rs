@@ -53,6 +53,20 @@ impl Headers {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
+    /// The id of the trace that these headers carry, for logs.
+    ///
+    /// ```
+    /// # use semel_core::Headers;
+    /// let mut headers = Headers::default();
+    /// headers.set("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    /// assert_eq!(headers.trace_id(), Some("0af7651916cd43dd8448eb211c80319c"));
+    /// ```
+    #[must_use]
+    pub fn trace_id(&self) -> Option<&str> {
+        let id = self.get(Self::TRACEPARENT)?.split('-').nth(1)?;
+        (id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(id)
+    }
+
     /// All headers in the order they were set.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use super::MemoryDatabase;
-use super::database::{Committed, Fate, Parked, Row};
+use super::database::{Committed, Fate, Parked, Row, owned_lane};
 use crate::admin::{AdminStore, Cursor, EventView, Filter, Page, Selection, State, Stats};
 use crate::event::EventId;
 use crate::failure::Failure;
@@ -24,9 +24,13 @@ impl AdminStore for MemoryDatabase {
         for (number, row) in committed.log.iter() {
             let state = view(&committed, number, row).state;
             stats.counts[state as usize] += 1;
-            if state == State::Pending && stats.oldest_pending.is_none() {
-                let age = now.duration_since(row.event.created_at);
-                stats.oldest_pending = Some(age.try_into().unwrap_or(Duration::ZERO));
+            let (made, due) = (row.event.created_at, row.event.available_at);
+            let since = due.map_or(made, |due| due.max(made));
+            let lane = committed.parked.get(&owned_lane(&row.event));
+            let is_held = lane.is_some_and(|queue| queue.values().any(waits));
+            if state == State::Pending && !is_held && due.is_none_or(|due| due <= now) {
+                let age = Duration::try_from(now.duration_since(since)).unwrap_or_default();
+                stats.oldest_pending = stats.oldest_pending.max(Some(age));
             }
         }
         Ok(stats)

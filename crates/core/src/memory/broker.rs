@@ -59,6 +59,9 @@ pub(super) struct DeadMessage {
 }
 
 impl MemoryBroker {
+    /// What traces call it.
+    pub(super) const SYSTEM: &str = "memory";
+
     /// A broker without messages.
     #[must_use]
     pub fn new() -> Self {
@@ -123,6 +126,10 @@ impl Sink for MemoryBroker {
 
     async fn check(&self) -> Result<(), Failure> {
         Ok(())
+    }
+
+    fn system(&self) -> Option<&'static str> {
+        Some(Self::SYSTEM)
     }
 }
 

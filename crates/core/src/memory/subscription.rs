@@ -116,7 +116,8 @@ impl Source for MemorySubscription {
         }
         let mut more = false;
         while let Some(place) = self.next_place(&log) {
-            let message = Message { attempt: 1, ..log.messages[place].clone() };
+            let system = Some(MemoryBroker::SYSTEM);
+            let message = Message { attempt: 1, system, ..log.messages[place].clone() };
             bytes += message.event.size();
             more =
                 !deliveries.is_empty() && (deliveries.len() >= limit.events || bytes > limit.bytes);

@@ -205,7 +205,7 @@ impl<'a> Noted<'a> {
         if let (Some(insight), Some(entry)) = (&self.pipeline.insight, self.entry)
             && let Err(failure) = patiently(insight.conclude(entry, events)).await
         {
-            tracing::warn!(entry, events, %failure, "cannot write down how a change ended");
+            tracing::warn!(entry, events, code = failure.code(), %failure, "cannot write down how a change ended");
         }
     }
 }

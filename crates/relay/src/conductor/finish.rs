@@ -192,14 +192,17 @@ impl Conductor {
         self.report.failed += 1;
         match decision {
             Decision::Retry(_) => {
-                tracing::debug!(pipeline = self.name, event = %message.event.id, %failure, "will retry");
+                let (event_id, trace_id) = (message.event.id, message.event.headers.trace_id());
+                let (pipeline, code) = (&self.name, failure.code());
+                tracing::debug!(pipeline, code, %event_id, trace_id, %failure, "will retry");
             }
             Decision::Dead => {
                 self.report.dead += 1;
                 self.metrics.dead();
                 tracing::error!(
                     pipeline = self.name,
-                    event = %message.event.id,
+                    event_id = %message.event.id,
+                    trace_id = message.event.headers.trace_id(),
                     lane = %message.event.lane(),
                     attempts = message.attempt,
                     code = failure.code(),
@@ -269,7 +272,8 @@ impl Conductor {
 
     fn sink_failed(&mut self, failure: &Failure) {
         if self.sink_circuit.trip(Instant::now()) {
-            tracing::warn!(pipeline = self.name, %failure, "the sink cannot be reached; events wait");
+            let (pipeline, code) = (&self.name, failure.code());
+            tracing::warn!(pipeline, code, %failure, "the sink cannot be reached; events wait");
         }
         self.metrics.sink_up(false);
     }
@@ -279,7 +283,8 @@ impl Conductor {
             self.give_up(failure.clone());
         }
         if self.source_circuit.trip(Instant::now()) {
-            tracing::warn!(pipeline = self.name, %failure, "the source cannot be reached");
+            let (pipeline, code) = (&self.name, failure.code());
+            tracing::warn!(pipeline, code, %failure, "the source cannot be reached");
         }
         self.metrics.source_up(false);
     }

@@ -471,8 +471,8 @@ where
         self.parts.check().await
     }
 
-    fn is_effect(&self) -> bool {
-        true
+    fn system(&self) -> Option<&'static str> {
+        None
     }
 
     fn lane(&self, message: &Message) -> LaneKey {

@@ -130,7 +130,7 @@ where
                     Ok(_) => break,
                     Err(failure) => {
                         let consumer = &self.parts.name;
-                        tracing::warn!(consumer, %failure, "old ids are not forgotten");
+                        tracing::warn!(consumer, code = failure.code(), %failure, "old ids are not forgotten");
                         break;
                     }
                 }
@@ -154,6 +154,10 @@ where
 
     async fn check(&self) -> Result<(), Failure> {
         self.0.parts.check().await
+    }
+
+    fn system(&self) -> Option<&'static str> {
+        None
     }
 }
 

@@ -105,7 +105,8 @@ impl Member {
         if let Some(mut coordinator) = self.coordinator.take()
             && let Ok(Err(failure)) = timeout(self.lease, coordinator.leave()).await
         {
-            tracing::warn!(pipeline = self.name, "leases end by themselves: {failure}");
+            let (pipeline, code) = (&self.name, failure.code());
+            tracing::warn!(pipeline, code, "leases end by themselves: {failure}");
         }
         match self.fatal {
             Some(failure) => Err(failure),
@@ -165,7 +166,10 @@ impl Member {
                 self.follow(&standing, &plan, &claimed);
             }
             Err(failure) if failure.fault() == Fault::Misconfigured => self.give_up_all(failure),
-            Err(failure) => tracing::warn!(pipeline = self.name, "no turn taken: {failure}"),
+            Err(failure) => {
+                let (pipeline, code) = (&self.name, failure.code());
+                tracing::warn!(pipeline, code, "no turn taken: {failure}");
+            }
         }
     }
 
@@ -260,7 +264,8 @@ impl Member {
             Err(failure) if failure.fault() == Fault::Misconfigured => self.give_up_all(failure),
             // It is opened again at the next turn.
             Err(failure) => {
-                tracing::warn!(pipeline = self.name, "share {} waits: {failure}", share + 1);
+                let (pipeline, code) = (&self.name, failure.code());
+                tracing::warn!(pipeline, code, "share {} waits: {failure}", share + 1);
             }
         }
     }

@@ -104,6 +104,10 @@ impl<S: Sink> Sink for FaultySink<S> {
     fn caught_up(&self) {
         self.inner.caught_up();
     }
+
+    fn system(&self) -> Option<&'static str> {
+        self.inner.system()
+    }
 }
 
 fn out() -> Failure {

@@ -41,6 +41,7 @@ macro_rules! admin_suite {
             an_empty_outbox_has_nothing_to_show
             each_state_is_counted_and_shown
             the_oldest_waiting_event_has_its_age
+            what_waits_for_something_else_is_not_the_oldest
             lanes_that_wait_are_counted
             a_listing_is_oldest_first_and_filtered
             pages_are_complete_and_stable

@@ -134,6 +134,10 @@ impl Sink for ExactlyOnceSink {
     fn caught_up(&self) {
         let _ = self.orders.send(Order::CaughtUp);
     }
+
+    fn system(&self) -> Option<&'static str> {
+        Some(super::SYSTEM)
+    }
 }
 
 impl fmt::Debug for ExactlyOnceSink {

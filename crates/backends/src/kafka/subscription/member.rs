@@ -22,8 +22,8 @@ use super::arrived::{Arrived, Partition};
 use super::config::KafkaSubscriptionConfig;
 use super::log::PartitionLog;
 use super::progress::Progress;
-use crate::kafka::error;
 use crate::kafka::session::lock;
+use crate::kafka::{SYSTEM, error};
 use crate::subscription::Window;
 
 /// What the thread and the source share.
@@ -78,7 +78,7 @@ impl Member {
     ) -> Result<Membership, Failure> {
         let member = Arc::new(Self {
             state: Mutex::new(State {
-                window: Window::new(),
+                window: Window::new(SYSTEM),
                 strangers: Vec::new(),
                 partitions: BTreeMap::new(),
                 logs: BTreeMap::new(),

@@ -102,7 +102,8 @@ impl KafkaSubscription {
         for (arrived, failure) in strangers {
             state.settle(arrived);
             let (topic, offset) = (&arrived.partition.topic, arrived.offset);
-            tracing::warn!(%topic, partition = arrived.partition.number, offset, %failure, "no event");
+            let (partition, code) = (arrived.partition.number, failure.code());
+            tracing::warn!(%topic, partition, offset, code, %failure, "no event");
         }
     }
 

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::arrived::Arrived;
+use crate::rabbitmq::SYSTEM;
 use crate::rabbitmq::error::{cancelled, failure};
 use crate::rabbitmq::link::Link;
 use crate::subscription::Window;
@@ -108,7 +109,7 @@ impl State {
     const fn new() -> Self {
         Self {
             channel: 0,
-            window: Window::new(),
+            window: Window::new(SYSTEM),
             strangers: Vec::new(),
             unacknowledged: BTreeSet::new(),
             ended: None,

@@ -32,6 +32,7 @@ mod debezium {
     semel_testkit::stamp_suite! { admin, MappedProbe<Debezium>,
         an_empty_outbox_has_nothing_to_show
         the_oldest_waiting_event_has_its_age
+        what_waits_for_something_else_is_not_the_oldest
         lanes_that_wait_are_counted
         a_listing_is_oldest_first_and_filtered
         one_event_is_found_by_its_id

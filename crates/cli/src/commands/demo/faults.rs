@@ -247,6 +247,10 @@ impl<S: Sink> Sink for Unreliable<S> {
     async fn check(&self) -> Result<(), Failure> {
         self.sink.check().await
     }
+
+    fn system(&self) -> Option<&'static str> {
+        self.sink.system()
+    }
 }
 
 /// A source that hands some messages out again later.

@@ -102,7 +102,7 @@ async fn purge(store: Arc<dyn IdempotencyStore>) {
             Ok(CHUNK) => sleep(Duration::from_millis(100)).await,
             Ok(_) => sleep(EVERY).await,
             Err(failure) => {
-                tracing::warn!(%failure, "cannot delete expired keys");
+                tracing::warn!(code = failure.code(), %failure, "cannot delete expired keys");
                 sleep(EVERY).await;
             }
         }

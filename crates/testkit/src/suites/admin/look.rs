@@ -78,6 +78,27 @@ pub async fn the_oldest_waiting_event_has_its_age<P: AdminProbe>(probe: &Arc<P>)
     Ok(())
 }
 
+/// No relay is to blame for what waits behind a failed or dead event, or for a time that has not
+/// come: only what could be published now has an age.
+pub async fn what_waits_for_something_else_is_not_the_oldest<P: AdminProbe>(probe: &Arc<P>) -> Ran {
+    let (mut drive, admin) = parking(probe).await?;
+    let tomorrow = time_in(&**probe, DAY);
+    settle_one(&mut drive, &event("failed", 0), retry(tomorrow, 1)).await;
+    settle_one(&mut drive, &event("dead", 0), dead(true)).await;
+    probe.commit_all(&["failed", "dead"].map(|lane| event(lane, 1))).await;
+    if probe.schedules().is_ok() {
+        probe.commit_all(&[event("later", 0).available_at(tomorrow)]).await;
+    }
+    probe.commit_all(&[event("free", 0)]).await;
+    let oldest = async || admin.stats().await.expect("stats").oldest_pending;
+    assert!(oldest().await.is_some(), "a free one waits");
+    drive.drain(1).await;
+    assert_eq!(oldest().await, None, "the others wait for something else");
+    let retried = admin.retry(&super::of_lane("dead")).await.expect("retry");
+    assert_eq!((retried, oldest().await.is_some()), (1, true), "it waits for a relay now");
+    Ok(())
+}
+
 /// Lanes that wait behind a failed or dead event, each once; not those that merely have events.
 pub async fn lanes_that_wait_are_counted<P: AdminProbe>(probe: &Arc<P>) -> Ran {
     let (mut drive, admin) = parking(probe).await?;

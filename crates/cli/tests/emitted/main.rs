@@ -1,0 +1,178 @@
+//! What is documented is what is emitted: every metric with its labels, by the processes that emit it.
+
+#![cfg(all(feature = "page", feature = "postgres", feature = "proxy"))]
+#![expect(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests may panic"
+)]
+
+#[path = "../proxy/client.rs"]
+#[allow(dead_code, reason = "other tests need more of it")]
+mod client;
+#[path = "../proxy/program.rs"]
+#[allow(dead_code, reason = "other tests need more of it")]
+mod program;
+#[path = "../page/relay.rs"]
+#[allow(dead_code, reason = "other tests need more of it")]
+mod relay;
+#[path = "../shop/mod.rs"]
+#[allow(dead_code, reason = "other tests need more of it")]
+mod shop;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use semel_core::memory::{MemoryBroker, MemoryDatabase, MemoryTx};
+use semel_core::telemetry::{self, Kind, Metric};
+use semel_core::{Event, Failure, Message, Sink};
+use semel_relay::{Consumer, Relay as Engine, Stop, handler_fn};
+use semel_testkit::services::{Service, service};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection};
+
+use program::Program;
+use relay::{Relay, large};
+use shop::Shop;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a process says: metrics, each with the names of its labels and one of its lines.
+type Told = BTreeMap<(String, BTreeSet<String>), String>;
+
+#[test]
+fn every_metric_that_is_documented_is_emitted_and_no_other() {
+    if service(Service::Postgres).is_none() {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut told = told_by_a_consumer();
+    told.extend(runtime.block_on(told_by_proxies()));
+    told.extend(told_by_a_relay(&runtime));
+    let emitted: BTreeSet<_> = told.into_keys().collect();
+    let documented: BTreeSet<_> = telemetry::ALL.iter().map(name_and_labels).collect();
+    let differing: Vec<_> = documented.symmetric_difference(&emitted).collect();
+    assert!(differing.is_empty(), "emitted or documented, not both: {differing:#?}");
+}
+
+fn name_and_labels(metric: &Metric) -> (String, BTreeSet<String>) {
+    let own = metric.labels.iter().map(ToString::to_string);
+    (metric.name.to_owned(), own.collect())
+}
+
+/// A relay on PostgreSQL that tails the log and has an event that it cannot publish, with one behind it.
+fn told_by_a_relay(runtime: &tokio::runtime::Runtime) -> Told {
+    let url = runtime.block_on(program::postgres()).unwrap();
+    let shop = Shop::new();
+    let relay = Relay::over(&shop, &url, "1KiB", "");
+    runtime.block_on(async {
+        let mut connection = AnyConnection::connect(&url).await.unwrap();
+        for payload in [large(), "{}".into()] {
+            let insert = format!(
+                "insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload) \
+                 values ('order', '1', 'OrderPlaced', '{payload}'), ('order', '2', 'OrderPaid', '{{}}')"
+            );
+            sqlx::raw_sql(AssertSqlSafe(insert)).execute(&mut connection).await.unwrap();
+        }
+    });
+    let (deadline, of_a_pipeline) =
+        (Instant::now() + PATIENCE, |metric: &&Metric| metric.labels.contains(&"pipeline"));
+    loop {
+        let told = read(&relay.get("/metrics", "").1);
+        let missing: Vec<_> = telemetry::ALL
+            .iter()
+            .filter(of_a_pipeline)
+            .filter(|metric| !told.contains_key(&name_and_labels(metric)))
+            .map(|metric| metric.name)
+            .collect();
+        let wanted = [
+            (telemetry::SOURCE_TAILING, "{pipeline=\"orders\"} 1"),
+            (telemetry::SOURCE_HANDOVERS, "{pipeline=\"orders\",to=\"tail\"} 1"),
+            (telemetry::PARKED_AGGREGATES, "{pipeline=\"orders\"} 1"),
+            // The only one that waits is behind a dead letter: that is no fault of the relay.
+            (telemetry::OLDEST_PENDING_AGE, "{pipeline=\"orders\"} 0"),
+            (telemetry::SLOT_LIMIT_BYTES, "{pipeline=\"orders\"} 1073741824"),
+        ];
+        let said =
+            |metric: &Metric| told.get(&name_and_labels(metric)).cloned().unwrap_or_default();
+        let wrong: Vec<_> = wanted
+            .iter()
+            .map(|(metric, end)| (said(metric), format!("{}{end}", metric.name)))
+            .filter(|(said, wanted)| said != wanted)
+            .collect();
+        if missing.is_empty() && wrong.is_empty() {
+            return told;
+        }
+        assert!(Instant::now() < deadline, "missing {missing:?}, wrong {wrong:#?} in {told:#?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Proxies in front of a service that is not there: one that holds requests to their keys, and one
+/// that only observes.
+async fn told_by_proxies() -> Told {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let mut told = Told::new();
+    for arguments in [&[][..], &["--observe"]] {
+        let proxy = Program::with(&nobody, "memory:", "", arguments);
+        let reply = proxy.client.post("/orders", Some("first"), "{}").await;
+        assert_eq!(reply.status, 502, "{reply:?}");
+        let unreachable =
+            format!("{}{{how=\"unreachable\"}}", telemetry::PROXY_UPSTREAM_FAILED.name);
+        assert_eq!(proxy.metric(&unreachable).await, 1);
+        told.extend(read(proxy.admin.get("/metrics").await.text()));
+    }
+    told
+}
+
+/// A consumer that takes up a message, a copy of it, and one that it refuses.
+fn told_by_a_consumer() -> Told {
+    let buckets = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &[1.0])
+        .unwrap();
+    let recorder = buckets.build_recorder();
+    metrics::with_local_recorder(&recorder, || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let (database, broker) = (MemoryDatabase::new(), MemoryBroker::new());
+            let placed = Event::new("order", "1", "Placed");
+            let events = [placed.clone(), placed, Event::new("order", "2", "Poison")];
+            broker.publish(&events.map(|event| Message::first("orders", event))).await;
+            let handler = handler_fn(|_: &mut MemoryTx, message: &Message| {
+                let is_poison = message.event.event_type == "Poison";
+                Box::pin(async move {
+                    match is_poison {
+                        true => Err(Failure::refused("E-TEST", "poison").into()),
+                        false => Ok(Bytes::new()),
+                    }
+                })
+            });
+            let consumer = Consumer::new("payments", database, handler);
+            let engine = Engine::new("payments", broker.subscribe("payments", &[]), consumer);
+            engine.drain(Stop::never()).await.unwrap();
+        });
+    });
+    read(&recorder.handle().render())
+}
+
+/// Reads the format of Prometheus. A histogram is one metric, whatever it is made of.
+fn read(text: &str) -> Told {
+    let mut told = Told::new();
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let (series, _) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = series.split_once('{').unwrap_or((series, ""));
+        let parts = ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part));
+        let is_histogram =
+            |metric: &&Metric| metric.kind == Kind::Histogram && Some(metric.name) == parts;
+        let name = telemetry::ALL.iter().find(is_histogram).map_or(name, |metric| metric.name);
+        // No value of ours has a comma in it.
+        let labels = labels.trim_end_matches('}').split(',').filter(|label| !label.is_empty());
+        let labels = labels.map(|label| label.split_once('=').unwrap().0.to_owned());
+        let labels: BTreeSet<_> = labels.filter(|label| label != "le").collect();
+        told.insert((name.to_owned(), labels), line.to_owned());
+    }
+    told
+}
