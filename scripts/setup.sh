@@ -23,7 +23,12 @@ have_perl() { perl -MFile::Compare -MFindBin -MIPC::Cmd -e 1 2>/dev/null; }
 
 set_up_for_check() {
   missing_of "${build_programs[@]}" shellcheck:shellcheck | install_programs
-  install_cargo_deny
+  install_cargo_tool cargo-deny "$cargo_deny_version" "$cargo_deny"
+}
+
+set_up_for_package() {
+  missing_of "${build_programs[@]}" dpkg-shlibdeps:dpkg-dev | install_programs
+  install_cargo_tool cargo-deb "$cargo_deb_version" "$cargo_deb"
 }
 
 set_up_for_tests() {
@@ -100,11 +105,11 @@ without_starting_services() (
 )
 
 # Without optimisation and debug information: it is built once and runs for a second.
-install_cargo_deny() {
-  local folder=${cargo_deny%/bin/*}
-  [[ ! -x $cargo_deny ]] || return 0
-  say "building cargo-deny $cargo_deny_version, once, about a minute"
+install_cargo_tool() {
+  local name=$1 version=$2 folder=${3%/bin/*}
+  [[ ! -x $3 ]] || return 0
+  say "building $name $version, once, about a minute"
   CARGO_TARGET_DIR="$folder.build" CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=0 \
-    cargo install --quiet --locked --debug --root "$folder" --version "$cargo_deny_version" cargo-deny
+    cargo install --quiet --locked --debug --root "$folder" --version "$version" "$name"
   rm -rf "$folder.build"
 }

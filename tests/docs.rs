@@ -93,6 +93,7 @@ fn the_metrics_page_lists_exactly_the_metrics() {
     assert!(written == page, "docs/metrics.md is stale: run UPDATE_DOCS=1 cargo test --test docs");
 }
 
+<<<<<<< HEAD
 /// What the recipes of packages name is there: a package that is made once a year must not be the one
 /// to find out.
 #[test]
@@ -154,4 +155,24 @@ fn the_image_and_its_neighbours_name_only_files_that_exist() {
 
 fn text_lines<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
     text.lines().filter_map(move |line| Some(line.split_once(before)?.1))
+=======
+/// A panel or an alert on a metric that does not exist stays silent for ever.
+#[test]
+fn dashboards_and_alerts_name_only_metrics_that_exist() {
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging");
+    for file in ["grafana/semel.json", "prometheus/alerts.yaml"] {
+        let text = fs::read_to_string(packaging.join(file)).unwrap();
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let named: BTreeSet<_> = words.filter(|word| word.starts_with("semel_")).collect();
+        assert!(named.len() > 5, "{file} names {named:?}");
+        for name in named {
+            let base = name.strip_suffix("_bucket").unwrap_or(name);
+            let known = telemetry::ALL.iter().any(|metric| metric.name == base);
+            assert!(known, "{file} names {name}, which is not in crates/core/src/telemetry.rs");
+        }
+    }
+    let dashboard = fs::read_to_string(packaging.join("grafana/semel.json")).unwrap();
+    let dashboard: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+    assert!(dashboard["panels"].as_array().unwrap().len() >= 8);
+>>>>>>> w-packaging
 }

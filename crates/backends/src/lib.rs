@@ -68,6 +68,8 @@ pub mod statement;
 mod subscription;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod tailing;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod versions;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod watermark;
 #[cfg(any(feature = "aws", feature = "rabbitmq"))]

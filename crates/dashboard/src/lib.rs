@@ -48,7 +48,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::middleware::{from_fn_with_state, map_response};
-use axum::routing::{get, post};
+use axum::routing::{MethodRouter, get, post};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use semel_core::Failure;
@@ -122,35 +122,45 @@ impl Dashboard {
 
 /// The dashboard as a router, to be nested under any path or served by itself.
 pub fn router(dashboard: Dashboard) -> Router {
-    Router::new()
-        .route("/", get(page::show))
-        .route("/assets/{file}", get(page::asset))
-        .nest("/api", api())
-        .route("/metrics", get(health::metrics))
-        .route("/livez", get(health::live))
-        .route("/readyz", get(health::ready))
+    answers()
+        .into_iter()
+        .fold(Router::new(), |router, (path, answer)| router.route(path, answer))
         .layer(from_fn_with_state(dashboard.clone(), guard::admit))
         .layer(map_response(guard::lock_down))
         .with_state(dashboard)
 }
 
-fn api() -> Router<Dashboard> {
-    let pipeline = Router::new()
-        .route("/history", get(api::overview::history))
-        .route("/events", get(api::events::list))
-        .route("/events/{id}", get(api::events::show))
-        .route("/events/{id}/reveal", post(api::events::reveal))
-        .route("/dead", get(api::events::troubles))
-        .route("/changes", post(api::changes::change))
-        .route("/workings", get(api::work::workings))
-        .route("/consumers", get(api::work::consumers))
-        .route("/keys", get(api::work::keys))
-        .route("/keys/{key}/free", post(api::work::free))
-        .route("/activity", get(api::work::activity));
-    Router::new()
-        .route("/overview", get(api::overview::overview))
-        .route("/live", get(api::overview::live))
-        .nest("/pipelines/{pipeline}", pipeline)
+/// Every path that the router answers, with its parameters in braces.
+///
+/// ```
+/// assert!(semel_dashboard::paths().contains(&"/api/pipelines/{pipeline}/dead"));
+/// ```
+#[must_use]
+pub fn paths() -> Vec<&'static str> {
+    answers().into_iter().map(|(path, _)| path).collect()
+}
+
+fn answers() -> Vec<(&'static str, MethodRouter<Dashboard>)> {
+    vec![
+        ("/", get(page::show)),
+        ("/assets/{file}", get(page::asset)),
+        ("/metrics", get(health::metrics)),
+        ("/livez", get(health::live)),
+        ("/readyz", get(health::ready)),
+        ("/api/overview", get(api::overview::overview)),
+        ("/api/live", get(api::overview::live)),
+        ("/api/pipelines/{pipeline}/history", get(api::overview::history)),
+        ("/api/pipelines/{pipeline}/events", get(api::events::list)),
+        ("/api/pipelines/{pipeline}/events/{id}", get(api::events::show)),
+        ("/api/pipelines/{pipeline}/events/{id}/reveal", post(api::events::reveal)),
+        ("/api/pipelines/{pipeline}/dead", get(api::events::troubles)),
+        ("/api/pipelines/{pipeline}/changes", post(api::changes::change)),
+        ("/api/pipelines/{pipeline}/workings", get(api::work::workings)),
+        ("/api/pipelines/{pipeline}/consumers", get(api::work::consumers)),
+        ("/api/pipelines/{pipeline}/keys", get(api::work::keys)),
+        ("/api/pipelines/{pipeline}/keys/{key}/free", post(api::work::free)),
+        ("/api/pipelines/{pipeline}/activity", get(api::work::activity)),
+    ]
 }
 
 impl fmt::Debug for Dashboard {

@@ -32,6 +32,7 @@
 //! | `alert.rs` | dead letters are told to somebody |
 //! | `consume/` | handlers as a sink, inside the inbox transaction; dead letters of their own |
 //! | `group/` | several relays for one pipeline |
+//! | `pulse.rs` | whether the loops still turn, and what they do |
 //! | `routed.rs` | where each message goes |
 //! | `fanout.rs` | several sinks as one |
 //! | `settings.rs`, `stop.rs`, `metrics.rs` | knobs, shutdown, numbers |
@@ -46,6 +47,7 @@ mod lanes;
 mod metrics;
 mod mutation;
 mod publish;
+mod pulse;
 mod relay;
 mod routed;
 mod settings;
@@ -62,6 +64,7 @@ pub use fanout::Fanout;
 pub use group::Group;
 #[cfg(feature = "mutants")]
 pub use mutation::Mutation;
+pub use pulse::{Doing, Pulse};
 pub use relay::{Relay, Report};
 pub use routed::Routed;
 pub use settings::{OnDead, Settings};

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use semel_core::{Clock, Failure, Sink, Source, SystemClock};
 
 use crate::conductor::Conductor;
+use crate::pulse::Pulse;
 use crate::settings::Settings;
 use crate::stop::Stop;
 
@@ -39,6 +40,7 @@ pub struct Relay {
     pub(crate) settings: Settings,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) alert: Option<Arc<dyn Sink>>,
+    pub(crate) pulse: Option<Pulse>,
 }
 
 impl Relay {
@@ -55,6 +57,7 @@ impl Relay {
             settings: Settings::default(),
             clock: Arc::new(SystemClock),
             alert: None,
+            pulse: None,
         }
     }
 
@@ -89,6 +92,13 @@ impl Relay {
     #[must_use]
     pub fn with_alert(mut self, sink: impl Sink + 'static) -> Self {
         self.alert = Some(Arc::new(sink));
+        self
+    }
+
+    /// Lets this feel whether its loop still turns.
+    #[must_use]
+    pub fn with_pulse(mut self, pulse: Pulse) -> Self {
+        self.pulse = Some(pulse);
         self
     }
 

@@ -5,6 +5,7 @@ use sqlx::{AssertSqlSafe, MySqlConnection, MySqlPool};
 
 use super::error::{failure, schema_missing};
 use super::store::MysqlStore;
+use crate::versions::Versions;
 
 /// Every version of the tables, in order. MySQL commits after each statement that changes a table,
 /// so every statement here can be repeated after a crash in the middle.
@@ -60,7 +61,7 @@ pub async fn migrate(pool: &MySqlPool) -> Result<Vec<&'static str>, Failure> {
 async fn migrate_on(connection: &mut MySqlConnection) -> Result<Vec<&'static str>, Failure> {
     let failed = || failure("migrate the tables");
     sqlx::raw_sql(VERSION_TABLE).execute(&mut *connection).await.map_err(failed())?;
-    let present = version(connection).await?;
+    let present = versions(connection).await?.usable;
     refuse_newer(present)?;
     let missing = &MIGRATIONS[present..];
     for (number, migration) in (present + 1..).zip(missing) {
@@ -84,7 +85,8 @@ async fn migrate_on(connection: &mut MySqlConnection) -> Result<Vec<&'static str
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchemaStatus {
-    /// The version that is there; 0 when there are no tables.
+    /// The version that is there, or the one of this program, if it works beside later ones; 0 when
+    /// there are no tables.
     pub present: usize,
     /// The version of this program.
     pub latest: usize,
@@ -115,10 +117,11 @@ impl SchemaStatus {
 pub async fn status(pool: &MySqlPool) -> Result<SchemaStatus, Failure> {
     let mut connection = pool.acquire().await.map_err(failure("read the schema version"))?;
     // Not by a look at the list of tables: it leaves out what the user has no privileges for.
-    let present = match version(&mut connection).await {
-        Err(failure) if failure.code() == "E-SCHEMA-MISSING" => 0,
-        version => version?,
+    let versions = match versions(&mut connection).await {
+        Err(failure) if failure.code() == "E-SCHEMA-MISSING" => Versions::NONE,
+        versions => versions?,
     };
+    let present = versions.usable;
     let missing = MIGRATIONS.iter().skip(present).map(|migration| migration.name).collect();
     Ok(SchemaStatus { present, latest: MIGRATIONS.len(), missing })
 }
@@ -198,7 +201,8 @@ impl MysqlStore {
         if !exists(&mut connection, "semel_migrations").await? {
             return Ok(());
         }
-        refuse_newer(version(&mut connection).await?)?;
+        // What later ones have made, only they can take away.
+        refuse_newer(versions(&mut connection).await?.newest)?;
         let wait = "SET SESSION lock_wait_timeout = 10";
         sqlx::raw_sql(wait).execute(&mut connection).await.map_err(failed())?;
         if exists(&mut connection, "semel_outbox").await? {
@@ -247,7 +251,7 @@ async fn exists(connection: &mut MySqlConnection, table: &str) -> Result<bool, F
 
 /// Refuses tables that this version cannot work with.
 pub(super) async fn check(connection: &mut MySqlConnection) -> Result<(), Failure> {
-    let present = version(connection).await?;
+    let present = versions(connection).await?.usable;
     refuse_newer(present)?;
     if present < MIGRATIONS.len() {
         return Err(schema_missing(format!(
@@ -273,14 +277,13 @@ async fn lock(connection: &mut MySqlConnection) -> Result<(), Failure> {
         .with_fix("look for another `semel migrate` in SHOW PROCESSLIST, and try again"))
 }
 
-async fn version(connection: &mut MySqlConnection) -> Result<usize, Failure> {
-    let version: u32 = sqlx::query_scalar(
-        "SELECT cast(coalesce(max(version), 0) AS UNSIGNED) FROM semel_migrations",
-    )
-    .fetch_one(connection)
-    .await
-    .map_err(failure("read the schema version"))?;
-    Ok(usize::try_from(version).unwrap_or(usize::MAX))
+async fn versions(connection: &mut MySqlConnection) -> Result<Versions, Failure> {
+    let applied: Vec<(u32, String)> = sqlx::query_as("SELECT version, name FROM semel_migrations")
+        .fetch_all(connection)
+        .await
+        .map_err(failure("read the schema version"))?;
+    let numbered = |(version, name)| (usize::try_from(version).unwrap_or(usize::MAX), name);
+    Ok(Versions::of(applied.into_iter().map(numbered), MIGRATIONS.len()))
 }
 
 fn refuse_newer(present: usize) -> Result<(), Failure> {

@@ -7,6 +7,7 @@ use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
 use super::error::{failure, schema_missing};
 use super::store::PostgresStore;
 use super::tail::publish_sql;
+use crate::versions::Versions;
 
 /// Every version of the tables, in order.
 const MIGRATIONS: &[Migration] = &[
@@ -75,7 +76,7 @@ pub(super) async fn migrate_in(
     let failed = || failure("migrate the tables");
     sqlx::raw_sql("set local lock_timeout = '60s'").execute(&mut *tx).await.map_err(failed())?;
     lock(&mut tx).await?;
-    let present = version(&mut tx).await?;
+    let present = versions(&mut tx).await?.usable;
     refuse_newer(present)?;
     let missing = &MIGRATIONS[present..];
     if !missing.is_empty() {
@@ -105,7 +106,8 @@ pub(super) async fn migrate_in(
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchemaStatus {
-    /// The version that is there; 0 when there are no tables.
+    /// The version that is there, or the one of this program, if it works beside later ones; 0 when
+    /// there are no tables.
     pub present: usize,
     /// The version of this program.
     pub latest: usize,
@@ -139,7 +141,7 @@ pub async fn status(pool: &PgPool) -> Result<SchemaStatus, Failure> {
 }
 
 pub(super) async fn status_of(connection: &mut PgConnection) -> Result<SchemaStatus, Failure> {
-    let present = version(connection).await?;
+    let present = versions(connection).await?.usable;
     let missing = MIGRATIONS.iter().skip(present).map(|migration| migration.name).collect();
     Ok(SchemaStatus { present, latest: MIGRATIONS.len(), missing })
 }
@@ -212,7 +214,8 @@ impl PostgresStore {
         let mut tx = self.begin().await?;
         sqlx::raw_sql("set local lock_timeout = '10s'").execute(&mut *tx).await.map_err(failed())?;
         lock(&mut tx).await?;
-        let present = version(&mut tx).await?;
+        // What later ones have made, only they can take away.
+        let present = versions(&mut tx).await?.newest;
         refuse_newer(present)?;
         if present == 0 {
             return Ok(());
@@ -263,7 +266,7 @@ pub(super) async fn lock(connection: &mut PgConnection) -> Result<(), Failure> {
 
 /// Refuses tables that this version cannot work with.
 pub(super) async fn check(connection: &mut PgConnection) -> Result<(), Failure> {
-    let present = version(connection).await?;
+    let present = versions(connection).await?.usable;
     refuse_newer(present)?;
     if present < MIGRATIONS.len() {
         return Err(schema_missing(format!(
@@ -293,8 +296,7 @@ pub(super) async fn check_order(connection: &mut PgConnection) -> Result<(), Fai
     .with_fix("run `alter table semel.outbox alter column seq set cache 1`"))
 }
 
-/// The version that is there; 0 when there are no tables.
-async fn version(connection: &mut PgConnection) -> Result<usize, Failure> {
+async fn versions(connection: &mut PgConnection) -> Result<Versions, Failure> {
     // Not `to_regclass`: it may remember what was so before another session's commit.
     const EXISTS: &str = "select exists (select from pg_class c
         join pg_namespace n on n.oid = c.relnamespace
@@ -303,13 +305,14 @@ async fn version(connection: &mut PgConnection) -> Result<usize, Failure> {
     let exists: bool =
         sqlx::query_scalar(EXISTS).fetch_one(&mut *connection).await.map_err(failed())?;
     if !exists {
-        return Ok(0);
+        return Ok(Versions::NONE);
     }
-    let version: i32 = sqlx::query_scalar("select coalesce(max(version), 0) from semel.migrations")
-        .fetch_one(connection)
+    let applied: Vec<(i32, String)> = sqlx::query_as("select version, name from semel.migrations")
+        .fetch_all(connection)
         .await
         .map_err(failed())?;
-    Ok(usize::try_from(version).unwrap_or(0))
+    let numbered = |(version, name)| (usize::try_from(version).unwrap_or(0), name);
+    Ok(Versions::of(applied.into_iter().map(numbered), MIGRATIONS.len()))
 }
 
 fn refuse_newer(present: usize) -> Result<(), Failure> {

@@ -5,6 +5,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
 
 use super::error::{failure, schema_missing};
 use super::store::SqliteStore;
+use crate::versions::Versions;
 
 /// Every version of the tables, in order.
 const MIGRATIONS: &[Migration] = &[
@@ -53,7 +54,7 @@ struct Migration {
 pub async fn migrate(pool: &SqlitePool) -> Result<Vec<&'static str>, Failure> {
     let failed = || failure("migrate the tables");
     let mut tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(failed())?;
-    let present = version(&mut tx).await?;
+    let present = versions(&mut tx).await?.usable;
     refuse_newer(present)?;
     let missing = &MIGRATIONS[present..];
     if !missing.is_empty() {
@@ -81,7 +82,8 @@ pub async fn migrate(pool: &SqlitePool) -> Result<Vec<&'static str>, Failure> {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchemaStatus {
-    /// The version that is there; 0 when there are no tables.
+    /// The version that is there, or the one of this program, if it works beside later ones; 0 when
+    /// there are no tables.
     pub present: usize,
     /// The version of this program.
     pub latest: usize,
@@ -114,7 +116,7 @@ impl SchemaStatus {
 /// ```
 pub async fn status(pool: &SqlitePool) -> Result<SchemaStatus, Failure> {
     let mut connection = pool.acquire().await.map_err(failure("read the schema version"))?;
-    let present = version(&mut connection).await?;
+    let present = versions(&mut connection).await?.usable;
     let missing = MIGRATIONS.iter().skip(present).map(|migration| migration.name).collect();
     Ok(SchemaStatus { present, latest: MIGRATIONS.len(), missing })
 }
@@ -184,7 +186,8 @@ impl SqliteStore {
     pub async fn drop_tables(&self, at_most: Option<u64>) -> Result<(), Failure> {
         let failed = || failure("drop the tables");
         let mut tx = self.begin().await?;
-        let present = version(&mut tx).await?;
+        // What later ones have made, only they can take away.
+        let present = versions(&mut tx).await?.newest;
         refuse_newer(present)?;
         if present == 0 {
             return Ok(());
@@ -215,7 +218,7 @@ fn written_meanwhile() -> Failure {
 /// Refuses tables that this version cannot work with.
 pub(super) async fn check(pool: &SqlitePool) -> Result<(), Failure> {
     let mut connection = pool.acquire().await.map_err(failure("read the schema version"))?;
-    let present = version(&mut connection).await?;
+    let present = versions(&mut connection).await?.usable;
     refuse_newer(present)?;
     if present < MIGRATIONS.len() {
         let latest = MIGRATIONS.len();
@@ -227,8 +230,7 @@ pub(super) async fn check(pool: &SqlitePool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The version that is there; 0 when there are no tables.
-async fn version(connection: &mut SqliteConnection) -> Result<usize, Failure> {
+async fn versions(connection: &mut SqliteConnection) -> Result<Versions, Failure> {
     let failed = || failure("read the schema version");
     let migrated: bool = sqlx::query_scalar(
         "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'semel_migrations')",
@@ -237,13 +239,14 @@ async fn version(connection: &mut SqliteConnection) -> Result<usize, Failure> {
     .await
     .map_err(failed())?;
     if !migrated {
-        return Ok(0);
+        return Ok(Versions::NONE);
     }
-    let version: i64 = sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM semel_migrations")
-        .fetch_one(connection)
+    let applied: Vec<(i64, String)> = sqlx::query_as("SELECT version, name FROM semel_migrations")
+        .fetch_all(connection)
         .await
         .map_err(failed())?;
-    Ok(usize::try_from(version).unwrap_or(0))
+    let numbered = |(version, name)| (usize::try_from(version).unwrap_or(0), name);
+    Ok(Versions::of(applied.into_iter().map(numbered), MIGRATIONS.len()))
 }
 
 fn refuse_newer(present: usize) -> Result<(), Failure> {

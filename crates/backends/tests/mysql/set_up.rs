@@ -92,6 +92,20 @@ async fn tables_of_another_version_are_refused() {
     assert!(failure.to_string().contains("version 0"), "{failure}");
 }
 
+/// A relay that was there before the migration, and is started again after it.
+#[tokio::test]
+async fn later_tables_that_say_so_are_worked_with() {
+    let database = database!();
+    let latest = database.store.status().await.unwrap().latest;
+    let later = format!("({latest} + 1, 'later_beside_{latest}')");
+    database.run(&format!("INSERT INTO semel_migrations (version, name) VALUES {later}")).await;
+    assert!(database.store.source("orders").await.is_ok());
+    assert!(database.store.status().await.unwrap().is_current());
+    assert!(database.store.migrate().await.unwrap().is_empty());
+    let kept = database.store.drop_tables(None).await.unwrap_err();
+    assert_eq!(kept.code(), "E-SCHEMA-NEWER", "who does not know them cannot drop them");
+}
+
 #[tokio::test]
 async fn addresses_that_lead_nowhere_are_told_apart() {
     let database = unmigrated!();

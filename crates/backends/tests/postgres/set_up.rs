@@ -68,6 +68,20 @@ async fn newer_tables_are_refused() {
     }
 }
 
+/// A relay that was there before the migration, and is started again after it.
+#[tokio::test]
+async fn later_tables_that_say_so_are_worked_with() {
+    let database = database!();
+    let latest = database.store.status().await.unwrap().latest;
+    let later = format!("({latest} + 1, 'later_beside_{latest}')");
+    database.run(&format!("insert into semel.migrations (version, name) values {later}")).await;
+    assert!(database.store.source("orders").await.is_ok());
+    assert!(database.store.status().await.unwrap().is_current());
+    assert!(database.store.migrate().await.unwrap().is_empty());
+    let kept = database.store.drop_tables(None).await.unwrap_err();
+    assert_eq!(kept.code(), "E-SCHEMA-NEWER", "who does not know them cannot drop them");
+}
+
 #[tokio::test]
 async fn older_tables_are_refused() {
     let database = database!();

@@ -66,6 +66,19 @@ async fn tables_of_another_version_are_refused() {
     }
 }
 
+/// A relay that was there before the migration, and is started again after it.
+#[tokio::test]
+async fn later_tables_that_say_so_are_worked_with() {
+    let database = Database::new().await;
+    let later = "INSERT INTO semel_migrations VALUES (3, '0003_later_beside_0002', '')";
+    set_version(&database.store, later).await;
+    assert!(database.store.source("orders").await.is_ok());
+    assert!(database.store.status().await.unwrap().is_current());
+    assert!(database.store.migrate().await.unwrap().is_empty());
+    let kept = database.store.drop_tables(None).await.unwrap_err();
+    assert_eq!(kept.code(), "E-SCHEMA-NEWER", "who does not know them cannot drop them");
+}
+
 #[tokio::test]
 async fn a_wrong_url_is_named() {
     let folder = tempfile::tempdir().unwrap();

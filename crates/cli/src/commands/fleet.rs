@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use semel_relay::{Group, Report, Stop, Stopper};
+use semel_relay::{Doing, Group, Pulse, Report, Stop, Stopper};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep};
 
@@ -21,6 +21,7 @@ const LONGEST_REST: Duration = Duration::from_secs(60);
 /// Pipelines that run, and those that wait for their predecessor to end.
 pub(super) struct Fleet {
     drain: bool,
+    pulse: Pulse,
     stopping: bool,
     running: JoinSet<Ended>,
     members: BTreeMap<String, Member>,
@@ -64,9 +65,10 @@ struct Ready {
 }
 
 impl Fleet {
-    pub(super) fn new(drain: bool) -> Self {
+    pub(super) fn new(drain: bool, pulse: Pulse) -> Self {
         Self {
             drain,
+            pulse,
             stopping: false,
             running: JoinSet::new(),
             members: BTreeMap::new(),
@@ -83,6 +85,16 @@ impl Fleet {
     #[cfg(feature = "page")]
     pub(super) fn views(&self) -> impl Iterator<Item = &View> {
         self.views.values()
+    }
+
+    /// What each pipeline does; nothing, when it failed and is to be tried again.
+    pub(super) fn doing(&self) -> BTreeMap<String, Option<Doing>> {
+        let told = self.pulse.pipelines();
+        let running = self.members.keys();
+        let starting = |name: &String| told.get(name).copied().unwrap_or(Doing::Starting);
+        let running = running.map(|name| (name.clone(), Some(starting(name))));
+        let failed = self.failures.keys().filter(|name| !self.members.contains_key(*name));
+        failed.map(|name| (name.clone(), None)).chain(running).collect()
     }
 
     /// Starts all pipelines, or none of them.
@@ -201,6 +213,7 @@ impl Fleet {
     /// SIGTERM and started again where it was. Gives how many were kept, stopped and started.
     pub(super) fn apply(&mut self, changes: Changes) -> [usize; 3] {
         let (kept, started) = (changes.kept.len(), changes.ready.len());
+        self.failures.retain(|name, _| changes.names().any(|known| known == name));
         self.forget_waiting();
         let mut stopped = 0;
         for (name, member) in &mut self.members {
@@ -247,7 +260,7 @@ impl Fleet {
             name,
             place,
             fingerprint,
-            group,
+            group: group.with_pulse(self.pulse.clone()),
             upkeep,
             #[cfg(feature = "page")]
             view,
@@ -284,6 +297,11 @@ pub(super) struct Changes {
 }
 
 impl Changes {
+    /// All that is to run.
+    fn names(&self) -> impl Iterator<Item = &String> {
+        self.kept.iter().chain(self.ready.iter().map(|ready| &ready.name))
+    }
+
     /// Nothing of it will run.
     pub(super) fn give_up(&self) {
         self.ready.iter().filter_map(|ready| ready.upkeep.as_ref()).for_each(AbortHandle::abort);

@@ -36,13 +36,14 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
         let bound = Page::bind(http).await;
         page = Some(bound.map_err(|failure| Problem::new(failure, "[http]", EFFECT))?);
     }
-    let mut fleet = Fleet::new(options.drain);
+    let mut manager = ServiceManager::new();
+    let mut fleet = Fleet::new(options.drain, manager.pulse());
     fleet.start(config).await?;
     #[cfg(feature = "page")]
     if let Some(page) = &mut page {
         page.show(fleet.views());
     }
-    let manager = ServiceManager::ready();
+    manager.ready();
     let mut dead = 0;
     let mut problem = None;
     loop {
@@ -52,15 +53,15 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
                 tracing::info!("stopping: what is in flight is finished");
                 fleet.stop();
             }
+            () = manager.wants_news() => manager.describe(&fleet.doing()),
             Some(()) = reloads.recv() => {
+                manager.reloading();
                 #[cfg(feature = "page")]
                 let changed = reload(&mut fleet, path, &mut page).await;
                 #[cfg(not(feature = "page"))]
                 let changed = reload(&mut fleet, path).await;
-                if let Err(problem) = changed {
-                    let message = problem.message();
-                    tracing::error!("the new configuration is refused, the old one goes on\n{message}");
-                }
+                changed.unwrap_or_else(|problem| tell_refusal(&problem));
+                manager.ready();
             }
             news = fleet.next() => match news {
                 None => break,
@@ -80,6 +81,11 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
         None if options.drain && dead > 0 => Ok(Exit::Problems),
         None => Ok(Exit::Done),
     }
+}
+
+fn tell_refusal(problem: &Problem) {
+    let message = problem.message();
+    tracing::error!("the new configuration is refused, the old one goes on\n{message}");
 }
 
 /// Goes over to what the configuration says now. Unless all of it is right, nothing changes.

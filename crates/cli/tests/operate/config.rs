@@ -116,11 +116,42 @@ fn the_schema_is_json_and_names_the_sinks() {
 
 /// The configuration that the containers start with.
 #[test]
-#[cfg(all(feature = "kafka", feature = "postgres"))]
+#[cfg(all(feature = "kafka", feature = "page", feature = "postgres"))]
 fn the_configuration_of_the_compose_file_is_right() {
     let shop = Shop::new();
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/docker/semel.toml");
     let mut command = shop.command(&["config", "check", "--config", file]);
-    let output = command.env("DATABASE_URL", "postgres://postgres@db/shop").output().unwrap();
+    command.env("DATABASE_URL", "postgres://postgres@db/shop");
+    let without = command.output().unwrap();
+    assert!(!without.status.success(), "everybody on the network would be let in");
+    let output = command.env("SEMEL_API_TOKEN", "0123456789abcdef").output().unwrap();
     assert!(output.status.success(), "{}", super::shop::all(&output));
+}
+
+/// The command that the compose file asks in vain when there is no relay, or no token.
+#[test]
+#[cfg(feature = "page")]
+fn the_health_check_of_the_compose_file_tells_a_relay_that_works() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/docker/compose.yaml");
+    let compose = std::fs::read_to_string(file).unwrap();
+    let line = compose.lines().find(|line| line.contains("/usr/bin/semel")).unwrap();
+    let (_, words) = line.split_once("test: ").unwrap();
+    let words: Vec<String> = serde_json::from_str(words).unwrap();
+    assert_eq!(words[..2], ["CMD", "/usr/bin/semel"]);
+
+    let (shop, token) = (Shop::new(), "0123456789abcdef");
+    let http = "[http]\nlisten = '127.0.0.1:0'\n[http.access.operator]\nrole = 'operator'\n";
+    shop.configure(&format!("{http}token = '{token}'"));
+    let mut relay = shop.relay();
+    let address = shop.page();
+    let healthy = |token: &str| {
+        let arguments = words[2..].iter().map(|word| word.replace("127.0.0.1:9464", &address));
+        let mut command = shop.command(&[]);
+        let command = command.args(arguments).env("SEMEL_API_TOKEN", token);
+        command.output().unwrap().status.success()
+    };
+    assert!(healthy(token) && !healthy("another token, as long"));
+    relay.signal("TERM");
+    relay.0.wait().unwrap();
+    assert!(!healthy(token));
 }

@@ -2,16 +2,24 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
+#[cfg(all(feature = "page", feature = "postgres"))]
+#[path = "../servers/server.rs"]
+#[allow(dead_code, reason = "other tests need more of it")]
+mod server;
 #[path = "../shop/mod.rs"]
 mod shop;
 
 mod apart;
 mod bulk;
+#[cfg(all(feature = "page", feature = "webhook"))]
+mod canary;
 mod config;
 mod init;
 mod pages;
 mod reload;
 mod secrets;
+#[cfg(unix)]
+mod service;
 mod verify;
 mod watch;
 mod wrong;
@@ -66,6 +74,18 @@ impl Shop {
 
     fn read(&self, name: &str) -> String {
         fs::read_to_string(self.file(name)).unwrap_or_default()
+    }
+
+    /// Where the page of the relay is, by its log.
+    #[cfg(feature = "page")]
+    fn page(&self) -> String {
+        let address = || {
+            let log = self.read("log");
+            let (_, rest) = log.split_once("on http://")?;
+            Some(rest.split_once('/')?.0.to_owned())
+        };
+        self.wait_until("it serves", || address().is_some());
+        address().unwrap()
     }
 
     fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {

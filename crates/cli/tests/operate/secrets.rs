@@ -10,10 +10,10 @@ use serde_json::Value;
 use super::Running;
 use super::shop::{Shop, all};
 
-const MARKER: &str = "c4n4ry5ecret";
+pub(super) const MARKER: &str = "c4n4ry5ecret";
 
 /// Sinks as they might be, each secret of which is the marker, or holds it. Nothing answers there.
-const SINKS: &[(&str, &str)] = &[
+pub(super) const SINKS: &[(&str, &str)] = &[
     (
         "kafka",
         "brokers = '127.0.0.1:1'\nsasl = { mechanism = 'plain', user = 'me', password = 'MARKER' }",
@@ -46,13 +46,13 @@ fn configuration(sink: &str, lines: &str) -> String {
     .replace("MARKER", MARKER)
 }
 
-fn is_silent(what: &str, output: &Output) {
+pub(super) fn is_silent(what: &str, output: &Output) {
     let text = all(output);
     assert!(!text.contains(MARKER), "{what}: {text}");
 }
 
 /// The schema knows which keys are secrets: those that may be in a file of their own.
-fn secrets_of(schema: &Value) -> BTreeSet<String> {
+pub(super) fn secrets_of(schema: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     if let Some(properties) = schema["properties"].as_object() {
         for (key, value) in properties {
@@ -203,54 +203,4 @@ fn no_secret_of_the_proxy_is_ever_said() {
         let output = shop.command(&["proxy", "--config", "semel.toml"]).output().unwrap();
         is_silent("proxy", &output);
     }
-}
-
-/// Neither in what the relay says nor in what it serves.
-#[cfg(feature = "page")]
-#[test]
-fn no_secret_of_the_page_is_ever_said() {
-    let shop = Shop::new();
-    let schema: Value = serde_json::from_str(&shop.expect(0, &["config", "schema"])).unwrap();
-    let access = &schema["properties"]["http"]["properties"]["access"]["additionalProperties"];
-    assert_eq!(secrets_of(access), BTreeSet::from(["token".into()]));
-    let token = MARKER.repeat(3);
-    shop.configure(&format!(
-        "[http]\nlisten = '127.0.0.1:0'\n[http.access.olga]\nrole = 'admin'\ntoken = '{token}'"
-    ));
-    for arguments in [&["config", "check"][..], &["config", "show"]] {
-        let output = shop.command(arguments).output().unwrap();
-        assert!(output.status.success(), "{}", all(&output));
-        is_silent("page", &output);
-    }
-    let mut relay = shop.command(&["relay"]);
-    let log = fs::File::create(shop.file("log")).unwrap();
-    let relay = relay.env("SEMEL_LOG", "debug").stdout(Stdio::null()).stderr(log).spawn().unwrap();
-    let relay = Running(relay);
-    let address = || {
-        let log = shop.read("log");
-        let (_, rest) = log.split_once("on http://")?;
-        Some(rest.split_once('/')?.0.to_owned())
-    };
-    shop.wait_until("it serves", || address().is_some());
-    for path in ["/", "/metrics", "/readyz", "/api/pipelines", "/api/activity", "/nowhere"] {
-        let said = get(&address().unwrap(), path, &token);
-        assert!(said.starts_with("HTTP/1.1 ") && !said.contains(MARKER), "{path}: {said}");
-    }
-    relay.signal("TERM");
-    assert!(!shop.read("log").contains(MARKER), "{}", shop.read("log"));
-}
-
-#[cfg(feature = "page")]
-fn get(address: &str, path: &str, token: &str) -> String {
-    use std::io::{Read, Write};
-    let mut connection = std::net::TcpStream::connect(address).unwrap();
-    connection.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n\
-         Connection: close\r\n\r\n"
-    );
-    connection.write_all(request.as_bytes()).unwrap();
-    let mut answer = Vec::new();
-    connection.read_to_end(&mut answer).unwrap();
-    String::from_utf8_lossy(&answer).into_owned()
 }

@@ -21,6 +21,7 @@ use crate::lanes::{LaneSet, Lanes};
 use crate::metrics::PipelineMetrics;
 use crate::mutation::Mutation;
 use crate::publish::{Finished, probe, publish};
+use crate::pulse::{Doing, Turning};
 use crate::relay::{Relay, Report};
 use crate::settings::Settings;
 use crate::stop::{Level, Stop};
@@ -32,6 +33,7 @@ pub(crate) struct Conductor {
     clock: Arc<dyn Clock>,
     metrics: PipelineMetrics,
     alerts: Option<Alerts>,
+    turning: Option<Turning>,
     stop: Stop,
     stop_by: Option<Instant>,
     drains: bool,
@@ -128,13 +130,14 @@ struct Amount {
 
 impl Conductor {
     pub(crate) fn new(relay: Relay, stop: Stop, drains: bool) -> Self {
-        let Relay { name, source, sink, settings, clock, alert } = relay;
+        let Relay { name, source, sink, settings, clock, alert, pulse } = relay;
         let now = Instant::now();
         let mut source_circuit = Circuit::untested(now);
         source_circuit.close();
         Self {
             metrics: PipelineMetrics::new(&name),
             alerts: alert.map(|sink| Alerts::start(&name, sink, settings.publish_timeout)),
+            turning: pulse.map(|pulse| pulse.begin(&name)),
             name,
             clock,
             stop,
@@ -172,8 +175,12 @@ impl Conductor {
             if self.is_done(now) {
                 break;
             }
+            if let Some(turning) = &self.turning {
+                turning.turned(now, self.doing());
+            }
             self.wait(now).await;
         }
+        self.turning = None;
         self.report.abandoned = self.held.events as u64;
         if let Some(mut source) = self.source.take() {
             source.close().await;
@@ -186,6 +193,14 @@ impl Conductor {
         match self.fatal {
             Some(failure) => Err(failure),
             None => Ok(self.report),
+        }
+    }
+
+    fn doing(&self) -> Doing {
+        match (self.source_circuit.is_closed(), self.sink_circuit.is_closed()) {
+            (false, _) => Doing::WaitingForSource,
+            (true, false) => Doing::WaitingForSink,
+            (true, true) => Doing::Working,
         }
     }
 
@@ -315,8 +330,9 @@ impl Conductor {
         } else {
             [self.sink_circuit.probe_at(), self.source_circuit.probe_at(), ask, retry]
         };
+        let look_up = self.turning.as_ref().map_or(now + FAR, |turning| turning.again_by(now));
         // A timer in the past belongs to something that cannot start now; its end is the signal.
-        timers.into_iter().flatten().filter(|at| *at > now).min().unwrap_or(now + FAR)
+        timers.into_iter().flatten().filter(|at| *at > now).fold(look_up, Instant::min)
     }
 }
 

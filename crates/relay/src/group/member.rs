@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Group, OpenShare};
+use crate::pulse::{Doing, Pulse, Turning};
 use crate::relay::Report;
 use crate::stop::{Level, Stop, Stopper};
 
@@ -18,6 +19,8 @@ pub(super) struct Member {
     name: String,
     coordination: Coordination,
     open: OpenShare,
+    pulse: Option<Pulse>,
+    turning: Option<Turning>,
     stop: Stop,
     drains: bool,
     lease: Duration,
@@ -39,6 +42,8 @@ pub(super) struct Member {
     /// Of those that still work, the ones to be given back.
     giving_up: BTreeSet<u32>,
     leads: Option<bool>,
+    /// Whether the last turn came to nothing.
+    is_cut_off: bool,
     fatal: Option<Failure>,
     report: Report,
 }
@@ -66,12 +71,14 @@ struct Turn {
 
 impl Member {
     pub(super) fn new(group: Group, stop: Stop, drains: bool) -> Self {
-        let Group { name, coordinator, coordination, open } = group;
+        let Group { name, coordinator, coordination, open, pulse } = group;
         let now = Instant::now();
         Self {
+            turning: pulse.as_ref().map(|pulse| pulse.begin(&name)),
             name,
             coordination,
             open,
+            pulse,
             stop,
             drains,
             lease: coordinator.lease(),
@@ -87,6 +94,7 @@ impl Member {
             finished: Vec::new(),
             giving_up: BTreeSet::new(),
             leads: None,
+            is_cut_off: false,
             fatal: None,
             report: Report::default(),
         }
@@ -95,11 +103,13 @@ impl Member {
     pub(super) async fn run(mut self) -> Result<Report, Failure> {
         while !self.is_done() {
             self.start_turn();
+            self.show_life();
             self.wait().await;
         }
+        // What is left is bounded in time.
+        self.turning = None;
         self.work.shutdown().await;
         if let Some(turn) = self.turn.take() {
-            // It is bounded in time.
             self.coordinator = Some(turn.await.coordinator);
         }
         if let Some(mut coordinator) = self.coordinator.take()
@@ -112,6 +122,18 @@ impl Member {
             Some(failure) => Err(failure),
             None => Ok(self.report),
         }
+    }
+
+    fn show_life(&self) {
+        let Some(turning) = &self.turning else { return };
+        turning.turned(
+            Instant::now(),
+            match self.leads {
+                _ if self.is_cut_off => Doing::WaitingForSource,
+                Some(false) => Doing::StandingBy,
+                Some(true) | None => Doing::Starting,
+            },
+        );
     }
 
     fn is_finishing(&self) -> bool {
@@ -141,6 +163,7 @@ impl Member {
     }
 
     async fn wait(&mut self) {
+        let look_up = self.turning.as_ref().map(|turning| turning.again_by(Instant::now()));
         let fenced_at = self.renewed.filter(|_| !self.workers.is_empty()).map(|at| at + self.lease);
         tokio::select! {
             biased;
@@ -152,6 +175,7 @@ impl Member {
                 self.leave_at_once(|_| true);
             }
             () = sleep_until(self.next_turn), if self.coordinator.is_some() => {}
+            () = sleep_until(look_up.unwrap_or(self.next_turn)), if look_up.is_some() => {}
         }
     }
 
@@ -160,6 +184,7 @@ impl Member {
         self.turn = None;
         self.coordinator = Some(turn.coordinator);
         self.next_turn = Instant::now() + SHORT.min(self.lease / 3);
+        self.is_cut_off = turn.result.is_err();
         match turn.result {
             Ok((standing, plan, claimed)) => {
                 self.renewed = turn.renewed.or(self.renewed);
@@ -217,13 +242,16 @@ impl Member {
             ),
         }
         let (stopper, mut stop) = Stop::new();
-        let (opening, drains) = ((self.open)(share), self.drains);
+        let (opening, drains, pulse) = ((self.open)(share), self.drains, self.pulse.clone());
         self.last_worker += 1;
         let worker = self.last_worker;
         self.workers.insert(number, Worker { number: worker, stopper });
         self.work.spawn(async move {
             let opened = tokio::select! {
-                opened = opening => opened.map(Some),
+                opened = opening => opened.map(|relay| Some(match pulse {
+                    Some(pulse) => relay.with_pulse(pulse),
+                    None => relay,
+                })),
                 () = stop.changed() => Ok(None),
             };
             let result = match opened {

@@ -16,6 +16,7 @@ use semel_core::Failure;
 use semel_core::coordination::{Coordination, Coordinator, Share};
 
 use self::member::Member;
+use crate::pulse::Pulse;
 use crate::relay::{Relay, Report};
 use crate::stop::Stop;
 
@@ -42,6 +43,7 @@ pub struct Group {
     coordinator: Box<dyn Coordinator>,
     coordination: Coordination,
     open: OpenShare,
+    pulse: Option<Pulse>,
 }
 
 type OpenShare = Arc<dyn Fn(Share) -> BoxFuture<'static, Result<Relay, Failure>> + Send + Sync>;
@@ -62,7 +64,15 @@ impl Group {
             coordinator: Box::new(coordinator),
             coordination,
             open: Arc::new(move |share| open(share).boxed()),
+            pulse: None,
         }
+    }
+
+    /// Lets this feel whether its own loop and those of its relays still turn.
+    #[must_use]
+    pub fn with_pulse(mut self, pulse: Pulse) -> Self {
+        self.pulse = Some(pulse);
+        self
     }
 
     /// Runs until it is stopped; then what is in flight is finished and everything given back.

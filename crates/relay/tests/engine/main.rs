@@ -18,6 +18,7 @@ mod group;
 mod numbers;
 mod outage;
 mod pace;
+mod pulse;
 mod retry;
 mod routed;
 mod scripted;

@@ -1,0 +1,22 @@
+# shellcheck shell=bash
+# The Debian package: the program, what it prints about itself, its unit and its user.
+
+cargo_deb_version=3.8.0
+cargo_deb="$cache/cargo-deb-$cargo_deb_version/bin/cargo-deb"
+release="${CARGO_TARGET_DIR:-target}/release"
+
+build_release() { cargo build --release --locked --package semel-cli --features full; }
+
+print_pages() {
+  local pages="$release/package"
+  mkdir -p "$pages"
+  "$release/semel" man >"$pages/semel.1"
+  "$release/semel" completions bash >"$pages/semel.bash"
+  "$release/semel" completions fish >"$pages/semel.fish"
+  "$release/semel" completions zsh >"$pages/_semel"
+}
+
+make_package() {
+  print_pages
+  "$cargo_deb" --package semel-cli --no-build --locked
+}
