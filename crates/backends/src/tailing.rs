@@ -1,7 +1,8 @@
 //! Whether a source hears of commits from the server's log, or only looks for them.
 //!
 //! Whatever the log is, the source polls until it has caught up, opens a session with the log beside
-//! that, and polls again when the session ends. Each change is one line, one count and a gauge.
+//! that, and polls again when the session ends. Each change is one line, one count and a gauge, and is
+//! written down where `semel status` looks.
 
 use std::fmt;
 use std::time::Duration;
@@ -52,10 +53,15 @@ pub(crate) struct Tail<S> {
     pause: Duration,
     /// Why it polls, as was told; none while it has not polled for any reason but its beginning.
     told: Option<&'static str>,
+    /// The last change, until it is written down.
+    change: Option<Change>,
     /// Whether the last look found all there was.
     caught_up: bool,
     up: Up,
 }
+
+/// Why a source polls, in words; nothing when it tails.
+pub(crate) type Change = Option<String>;
 
 enum Phase<S> {
     /// Until then at least.
@@ -107,6 +113,7 @@ impl<S: Session> Tail<S> {
             phase: Phase::Polling(Instant::now() + Self::FIRST),
             pause: Self::PAUSE,
             told: None,
+            change: None,
             caught_up: false,
         }
     }
@@ -166,6 +173,16 @@ impl<S: Session> Tail<S> {
         }
     }
 
+    /// What is to be written down, if there is anything.
+    pub(crate) fn change(&self) -> Option<&Change> {
+        self.change.as_ref()
+    }
+
+    /// It is written down.
+    pub(crate) fn change_is_known(&mut self) {
+        self.change = None;
+    }
+
     /// What it listens to, if it does.
     pub(crate) fn session(&self) -> Option<&S> {
         match &self.phase {
@@ -192,6 +209,7 @@ impl<S: Session> Tail<S> {
         };
         self.phase = Phase::Hearing { session, since: Instant::now(), late: Late::default() };
         self.told = None;
+        self.change = Some(None);
         self.up.turns(true);
         tracing::info!(pipeline = self.pipeline, "tailing: the log tells of new events");
         Ok(())
@@ -200,6 +218,7 @@ impl<S: Session> Tail<S> {
     fn poll(&mut self, failure: Failure) -> Result<(), Failure> {
         if self.tailing == Tailing::Required && failure.fault() == Fault::Misconfigured {
             self.close();
+            self.change = Some(Some(in_words(&failure)));
             return Err(failure);
         }
         self.fall_back(&failure);
@@ -217,6 +236,7 @@ impl<S: Session> Tail<S> {
             let code = failure.code();
             tracing::info!(pipeline = self.pipeline, code, fix, "polling: {failure}");
             self.told = Some(code);
+            self.change = Some(Some(in_words(failure)));
         }
         self.end_phase();
         self.phase = Phase::Polling(Instant::now() + self.pause);
@@ -250,6 +270,14 @@ fn flat<S>(opened: Result<Result<S, Failure>, JoinError>) -> Result<S, Failure> 
     opened.unwrap_or_else(|error| {
         Err(Failure::unavailable("E-TAIL-LOST", format!("cannot tail the log: {error}")))
     })
+}
+
+/// In one line, and not too long: it is kept in a row that is written often.
+pub(crate) fn in_words(failure: &Failure) -> String {
+    const LONGEST: usize = 500;
+    let fix = failure.fix().map(|fix| format!("; {fix}")).unwrap_or_default();
+    let line = format!("{}: {failure}{fix}", failure.code()).replace('\n', " ");
+    line.chars().take(LONGEST).collect()
 }
 
 /// Not an error: the load is better polled for.
@@ -321,8 +349,22 @@ mod tests {
         until(&mut tail, true, false).await;
         let noticed = until(&mut tail, false, true).await;
         assert!(noticed < Duration::from_secs(10), "{noticed:?}");
+        let change = tail.change().unwrap().as_deref().unwrap();
+        assert!(change.starts_with("E-TAIL-BEHIND: events are found"), "{change}");
+        tail.change_is_known();
+        assert!(tail.change().is_none());
         let quiet = until(&mut tail, true, false).await;
         assert!(quiet < Duration::from_secs(4), "{quiet:?}");
+        assert_eq!(tail.change(), Some(&None), "it tails again");
+    }
+
+    #[test]
+    fn a_reason_is_one_line_of_some_length() {
+        let failure = Failure::unavailable("E-TAIL-LOST", "gone\n".repeat(500)).with_fix("wait");
+        let words = in_words(&failure);
+        assert!(words.starts_with("E-TAIL-LOST: gone gone") && words.len() == 500, "{words}");
+        let short = Failure::unavailable("E-TAIL-LOST", "gone").with_fix("wait");
+        assert_eq!(in_words(&short), "E-TAIL-LOST: gone; wait");
     }
 
     #[tokio::test(start_paused = true)]

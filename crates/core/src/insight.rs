@@ -94,6 +94,31 @@ pub struct Workings {
     pub log: Option<LogView>,
 }
 
+impl Workings {
+    /// Why the log tells nobody of new events now, in words; nothing when it does.
+    ///
+    /// ```
+    /// # use semel_core::insight::{LogView, Workings};
+    /// let log = Some(LogView { active: true, ..LogView::default() });
+    /// assert_eq!(Workings { log, ..Workings::default() }.why_polling(), None);
+    /// assert!(Workings::default().why_polling().unwrap().contains("no relay runs"));
+    /// ```
+    #[must_use]
+    pub fn why_polling(&self) -> Option<String> {
+        let log = self.log.as_ref();
+        if log.is_some_and(|log| log.active) {
+            return None;
+        }
+        let why = log.and_then(|log| log.polling.as_deref());
+        Some(match (why, self.relays.is_empty()) {
+            (Some(why), false) => why.to_owned(),
+            (Some(why), true) => format!("no relay runs; the last one: {why}"),
+            (None, false) => "the relay works off its backlog first".to_owned(),
+            (None, true) => "no relay runs".to_owned(),
+        })
+    }
+}
+
 /// A relay that works on a pipeline, or stands by.
 ///
 /// ```
@@ -129,6 +154,9 @@ pub struct LogView {
     pub retained_bytes: Option<u64>,
     /// How many it may be.
     pub limit_bytes: Option<u64>,
+    /// Why the last relay that read it does not any more, as it said itself: a code, what happened, and
+    /// what to run.
+    pub polling: Option<String>,
 }
 
 /// A consumer and what took effect for it.

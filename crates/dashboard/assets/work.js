@@ -17,6 +17,7 @@ export const sources = async (root, context) => {
   const summary = context.summary();
   const found = await api.workings(context.pipeline);
   const { log } = found;
+  const why = summary.polling_because ? " · " + summary.polling_because : "";
   const how = log?.active ? "the log tells it of new events" : "it looks for new events at its poll interval";
   const behind = found.written !== null && found.settled !== null ? Math.max(0, found.written - found.settled) : null;
   const retained = log?.retained_bytes ?? null;
@@ -24,7 +25,8 @@ export const sources = async (root, context) => {
     h("section", { class: "card" }, facts([
       ["database", h("code", {}, summary.from || "–")],
       ["mode", [h("strong", {}, summary.mode || "–"), h("span", { class: "quiet" }, summary.mode ? " · " + how : "")]],
-      ["now", badge(log?.active ? "good" : "idle", log?.active ? "tailing" : "polling")],
+      ["now", [badge(log?.active ? "good" : "idle", log?.active ? "tailing" : "polling"),
+        h("span", { class: "quiet" }, log?.active ? "" : why)]],
       ["moved last", ago(found.moved_at)],
       behind !== null && ["behind", number(behind) + " events of the log"],
       ["outbox on disk", bytes(found.bytes)],

@@ -28,7 +28,20 @@ pub struct Pipeline {
     pub(crate) keys: Option<Arc<dyn KeyAdmin>>,
     pub(crate) from: String,
     pub(crate) mode: String,
+    pub(crate) listening: Listening,
     pub(crate) to: Vec<SinkView>,
+}
+
+/// Whether the relays of a pipeline listen to the log.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Listening {
+    /// If they can: they say so.
+    #[default]
+    Perhaps,
+    /// For this reason.
+    Never(String),
+    /// Somebody else does.
+    Elsewhere,
 }
 
 /// Where events of a pipeline go.
@@ -49,8 +62,16 @@ pub struct SinkView {
 impl Pipeline {
     /// A pipeline and its outbox.
     pub fn new(name: impl Into<String>, admin: Arc<dyn AdminStore>) -> Self {
-        let (from, mode) = (String::new(), String::new());
-        Self { name: name.into(), admin, insight: None, keys: None, from, mode, to: Vec::new() }
+        Self {
+            name: name.into(),
+            admin,
+            insight: None,
+            keys: None,
+            from: String::new(),
+            mode: String::new(),
+            listening: Listening::default(),
+            to: Vec::new(),
+        }
     }
 
     /// What its database knows beside the events. Without it changes are logged, not kept.
@@ -78,6 +99,21 @@ impl Pipeline {
     #[must_use]
     pub fn mode(mut self, mode: impl Into<String>) -> Self {
         self.mode = mode.into();
+        self
+    }
+
+    /// Why its source never tails a log, if it does not. Otherwise its relays say how it is.
+    #[must_use]
+    pub fn polling(mut self, why: impl Into<String>) -> Self {
+        self.listening = Listening::Never(why.into());
+        self
+    }
+
+    /// Its events are messages of the log, which one carrier brings into the outbox for all pipelines:
+    /// no relay of its own listens.
+    #[must_use]
+    pub fn of_messages(mut self) -> Self {
+        self.listening = Listening::Elsewhere;
         self
     }
 

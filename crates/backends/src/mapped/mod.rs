@@ -58,6 +58,7 @@ mod database;
 mod dialect;
 mod identity;
 mod mapping;
+mod order;
 mod pipeline;
 mod settle;
 mod source;
@@ -67,6 +68,7 @@ mod view;
 
 pub use admin::MappedAdmin;
 pub use mapping::Mapping;
+pub use order::LaneOrder;
 pub use source::MappedSource;
 
 pub(crate) use check::check;

@@ -10,12 +10,12 @@ use semel_core::{
 };
 use tokio::sync::watch;
 
-use super::Mapping;
 use super::check::check;
 use super::database::{Database, Flight, Flights};
 use super::pipeline::Pipeline;
 use super::statement::Row;
 use super::table::timestamp;
+use super::{LaneOrder, Mapping};
 
 /// A mapped table as a source for one pipeline. Made by `mapped_source` of a store.
 ///
@@ -70,6 +70,14 @@ impl MappedSource {
     ) -> Result<Self, Failure> {
         database.check_schema().await?;
         let table = check(&*database, mapping).await?;
+        if !table.lane_order().is_kept() {
+            tracing::warn!(
+                pipeline,
+                table = mapping.shown(),
+                fix = LaneOrder::FIX,
+                "no column orders the rows: events of one aggregate come in any order"
+            );
+        }
         let pipeline = Pipeline { name: pipeline.to_owned(), table: Arc::new(table) };
         let epoch = pipeline.take_over(&*database).await?;
         pipeline.tidy(&*database, Some(epoch)).await?;
@@ -201,7 +209,7 @@ impl MappedSource {
 #[async_trait]
 impl Source for MappedSource {
     fn guarantees(&self) -> Guarantees {
-        Guarantees { lane_order: self.pipeline.table.is_ordered(), parking: true }
+        Guarantees { lane_order: self.pipeline.table.lane_order().is_kept(), parking: true }
     }
 
     /// Only reads, and changes nothing in memory before the end: a dropped call has not happened.

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use semel_core::{Event, Failure, Headers, Payload, Timestamp};
 use serde_json::Value as Json;
 
-use super::Mapping;
 use super::dialect::{Dialect, Key};
 use super::identity;
 use super::mapping::Origin;
 use super::statement::{Row, Statement};
+use super::{LaneOrder, Mapping};
 
 /// A table whose columns are known. In queries it is called `t`.
 #[derive(Clone, Debug)]
@@ -150,9 +150,13 @@ impl Table {
     }
 
     /// Whether that is the order of their making.
-    pub(crate) fn is_ordered(&self) -> bool {
+    pub(crate) fn lane_order(&self) -> LaneOrder {
         let Mapping { id, order, created_at, .. } = &self.mapping;
-        order.is_some() || created_at.is_some() || self.kind(id) == ColumnType::Integer
+        match created_at {
+            _ if order.is_some() || self.kind(id) == ColumnType::Integer => LaneOrder::ByColumn,
+            Some(_) => LaneOrder::ByTime,
+            None => LaneOrder::None,
+        }
     }
 
     /// Whether rows are ordered by a number that no two of them share.

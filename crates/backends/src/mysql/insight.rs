@@ -13,7 +13,7 @@ use super::row::as_micros;
 use super::store::{MysqlStore, count, timestamp};
 
 /// The numbers that were given out, counting those that wait for one, and the last settled one; when
-/// the cursor moved; and the size of the table. Takes the pipeline twice.
+/// the cursor moved; the size of the table; and why it is polled for. Takes the pipeline three times.
 const PROGRESS: &str = concat!(
     "SELECT (SELECT last FROM semel_counter WHERE name = 'position') \
             + (SELECT count(*) FROM semel_outbox WHERE position = 0), \
@@ -22,7 +22,8 @@ const PROGRESS: &str = concat!(
     as_micros!("max(moved_at)"),
     " FROM semel_cursor WHERE pipeline = ?), \
         (SELECT data_length + index_length FROM information_schema.tables \
-            WHERE table_schema = database() AND table_name = 'semel_outbox')"
+            WHERE table_schema = database() AND table_name = 'semel_outbox'), \
+        (SELECT max(polling) FROM semel_cursor WHERE pipeline = ?)"
 );
 
 const RELAYS: &str = "SELECT m.member, m.shares, \
@@ -66,10 +67,11 @@ const LANES: &str = "SELECT aggregate_type, aggregate_id, max(state = 'dead'), \
 #[async_trait]
 impl Insight for MysqlStore {
     async fn workings(&self, pipeline: &str) -> Result<Workings, Failure> {
-        type Progress = (Option<u64>, Option<u64>, Option<i64>, Option<u64>);
+        type Progress = (Option<u64>, Option<u64>, Option<i64>, Option<u64>, Option<String>);
         let failed = || failure("look at a pipeline");
         let mut tx = self.begin_looking().await?;
-        let (written, settled, moved_at, bytes): Progress = sqlx::query_as(PROGRESS)
+        let (written, settled, moved_at, bytes, polling): Progress = sqlx::query_as(PROGRESS)
+            .bind(pipeline)
             .bind(pipeline)
             .bind(pipeline)
             .fetch_one(&mut *tx)
@@ -86,13 +88,14 @@ impl Insight for MysqlStore {
         }
         let mut relays: Vec<_> = relays.into_values().collect();
         relays.sort_by_key(|relay| relay.shares.is_empty());
+        let active = self.is_tailed(pipeline).await?;
         Ok(Workings {
             written: Some(written.unwrap_or(0)),
             settled: Some(settled.unwrap_or(0)),
             moved_at: moved_at.map(timestamp),
             bytes,
             relays,
-            log: Some(LogView { active: self.is_tailed(pipeline).await?, ..LogView::default() }),
+            log: Some(LogView { active, polling, ..LogView::default() }),
         })
     }
 

@@ -14,8 +14,8 @@ use super::error::failure;
 use super::schema;
 use super::store::MysqlStore;
 use crate::mapped::{
-    Airspace, Answer, Database, Dialect, Kind, MappedAdmin, MappedSource, Mapping, Param, Row,
-    Statement, Value, check,
+    Airspace, Answer, Database, Dialect, Kind, LaneOrder, MappedAdmin, MappedSource, Mapping,
+    Param, Row, Statement, Value, check,
 };
 
 impl MysqlStore {
@@ -38,12 +38,12 @@ impl MysqlStore {
         MappedAdmin::new(Arc::new(self.clone()), pipeline, mapping)
     }
 
-    /// Holds a mapping against the real table. Changes nothing.
+    /// Holds a mapping against the real table, and says which order it gives. Changes nothing.
     ///
     /// # Errors
     /// `Misconfigured` when it does not fit, with everything that is wrong.
-    pub async fn check_mapping(&self, mapping: &Mapping) -> Result<(), Failure> {
-        check(self, mapping).await.map(drop)
+    pub async fn check_mapping(&self, mapping: &Mapping) -> Result<LaneOrder, Failure> {
+        check(self, mapping).await.map(|table| table.lane_order())
     }
 }
 

@@ -77,7 +77,8 @@ pub struct MysqlSource {
 /// The longest name of a pipeline.
 const NAME_CHARS: usize = 100;
 
-const TAKE_OVER: &str = "UPDATE semel_cursor SET epoch = epoch + 1, handed_out = position \
+const TAKE_OVER: &str = "UPDATE semel_cursor SET epoch = epoch + 1, handed_out = position, \
+    polling = NULL \
     WHERE pipeline = ? AND share = ? AND shares = ?";
 
 const CURSOR: &str =
@@ -86,6 +87,10 @@ const CURSOR: &str =
 /// Locks the cursor, if it is still ours.
 const OWN: &str =
     "SELECT 1 FROM semel_cursor WHERE pipeline = ? AND share = ? AND epoch = ? FOR UPDATE";
+
+/// For those who look.
+const NOTE: &str =
+    "UPDATE semel_cursor SET polling = ? WHERE pipeline = ? AND share = ? AND epoch = ?";
 
 /// Whether something in `state` is due.
 macro_rules! is_due {
@@ -196,9 +201,25 @@ impl MysqlSource {
     /// Lets the log tell of commits.
     pub(super) async fn follow_log(mut self, tailing: Tailing) -> Result<Self, Failure> {
         let mut tail = tail(&self.pipeline, tailing, self.store.pool());
-        tail.begin().await?;
+        let begun = tail.begin().await;
         self.tail = Some(tail);
-        Ok(self)
+        self.tell().await;
+        begun.map(|()| self)
+    }
+
+    /// Writes down whether the log is tailed, for those who look. Nothing else depends on it: what
+    /// fails is done with the next look.
+    async fn tell(&mut self) {
+        let Some(change) = self.tail.as_ref().and_then(Tail::change) else { return };
+        let note = sqlx::query(NOTE)
+            .bind(change)
+            .bind(&self.pipeline)
+            .bind(self.share.number)
+            .bind(self.epoch);
+        match note.execute(self.store.pool()).await {
+            Ok(_) => self.tail.iter_mut().for_each(Tail::change_is_known),
+            Err(error) => tracing::debug!(%error, "why it polls is told later"),
+        }
     }
 
     /// Whether the log tells of commits at present; otherwise they are only looked for.
@@ -327,7 +348,9 @@ impl Source for MysqlSource {
     async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
         self.changes.borrow_and_update();
         let Some(tail) = &mut self.tail else { return self.read(limit).await };
-        let rings = tail.looking()?;
+        let rings = tail.looking();
+        self.tell().await;
+        let rings = rings?;
         let before = self.watermark.read();
         let batch = self.read(limit).await?;
         let found = self.watermark.read() > before;

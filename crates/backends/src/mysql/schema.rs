@@ -20,6 +20,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("migrations/0002_consumers.sql"),
         down: include_str!("migrations/0002_consumers.down.sql"),
     },
+    Migration {
+        name: "0003_polling",
+        sql: include_str!("migrations/0003_polling.sql"),
+        down: include_str!("migrations/0003_polling.down.sql"),
+    },
 ];
 
 const VERSION_TABLE: &str = "CREATE TABLE IF NOT EXISTS semel_migrations (
@@ -48,7 +53,7 @@ struct Migration {
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let pool = MySqlPool::connect("mysql://shop:secret@localhost/shop").await?;
-/// assert_eq!(migrate(&pool).await?, ["0001_tables", "0002_consumers"]);
+/// assert_eq!(migrate(&pool).await?, ["0001_tables", "0002_consumers", "0003_polling"]);
 /// # Ok(()) }
 /// ```
 pub async fn migrate(pool: &MySqlPool) -> Result<Vec<&'static str>, Failure> {

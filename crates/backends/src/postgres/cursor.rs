@@ -17,6 +17,7 @@ use super::shares;
 use super::store::integer;
 use super::types::Snapshot;
 use super::window::{Ledger, Position};
+use crate::tailing::Change;
 
 /// The ownership of a share of a pipeline.
 #[derive(Clone, Debug)]
@@ -29,7 +30,8 @@ pub(super) struct Cursor {
 }
 
 const TAKE_OVER: &str = "\
-update semel.cursor set epoch = epoch + 1, out_from = null, out_end = null, out_seq = null
+update semel.cursor set epoch = epoch + 1, out_from = null, out_end = null, out_seq = null,
+    polling = null
 where pipeline = $1 and share = $2 and shares = $3
 returning epoch, ctid::text, passed::text, window_end::text, window_no, progress, ahead, top,
     windows";
@@ -79,6 +81,18 @@ macro_rules! mark {
     };
 }
 
+/// For those who look.
+macro_rules! note {
+    ($place:literal) => {
+        concat!(
+            "update semel.cursor set polling = $5
+            where pipeline = $1 and share = $4 and epoch = $2 and ",
+            $place,
+            " returning ctid::text"
+        )
+    };
+}
+
 /// Two ways to find the row: by its place, and by its key when the place is not known.
 struct Statement {
     by_place: &'static str,
@@ -92,6 +106,11 @@ const ADVANCE: Statement = Statement {
 const MARK: Statement = Statement {
     by_place: mark!("ctid = $3::text::tid"),
     by_key: mark!("$3::text is not distinct from null"),
+};
+
+const NOTE: Statement = Statement {
+    by_place: note!("ctid = $3::text::tid"),
+    by_key: note!("$3::text is not distinct from null"),
 };
 
 impl Cursor {
@@ -184,6 +203,15 @@ impl Cursor {
             query.bind(from.clone()).bind(end.clone()).bind(ledger.read()).bind(ledger.count())
         })
         .await
+    }
+
+    /// Says why the owner polls; nothing when the log is tailed.
+    pub(super) async fn note(
+        &mut self,
+        connection: &mut PgConnection,
+        why_polling: &Change,
+    ) -> Result<Holding, Failure> {
+        self.change(connection, &NOTE, |query| query.bind(why_polling.clone())).await
     }
 
     async fn change(

@@ -67,8 +67,9 @@ grant select, insert, update, delete on semel.parked, semel.member, semel.share,
 grant select, insert, update (events) on semel.audit to {poller};
 grant select on semel.readable, semel.events to {poller};
 
--- Relays that tail the log: the same, and a replication slot. A user does not inherit REPLICATION
--- from a role: let this one log in, or give the attribute to the user too. Needs a superuser.
+-- Relays that tail the log: the same, and a replication slot. Needs a superuser. Nobody inherits
+-- REPLICATION from a role: let this one log in, or give the attribute to the user as well:
+--   grant {tailer} to relay; alter role relay with replication;
 do $$ begin create role {tailer}; exception when duplicate_object then null; end $$;
 alter role {tailer} with replication;
 grant {poller} to {tailer};

@@ -13,14 +13,16 @@ use super::store::{PostgresStore, count};
 use super::tail::slot_prefix;
 use super::types::Stamp;
 
-/// The last numbers of the log and of the cursor, when it moved, and the size of the table.
+/// The last numbers of the log and of the cursor, when it moved, the size of the table, and why it is
+/// polled for.
 const PROGRESS: &str = "\
 select (select seq from semel.outbox order by seq desc limit 1),
     (select max(top) from semel.cursor where pipeline = $1),
     (select max(moved_at) from semel.cursor where pipeline = $1),
     (select sum(pg_total_relation_size(oid))::bigint from pg_class where relkind = 'r' and oid in (
         select 'semel.outbox'::regclass union all
-        select inhrelid from pg_inherits where inhparent = 'semel.outbox'::regclass))";
+        select inhrelid from pg_inherits where inhparent = 'semel.outbox'::regclass)),
+    (select max(polling) from semel.cursor where pipeline = $1)";
 
 const RELAYS: &str = "\
 select m.member, m.shares, s.held, (extract(epoch from m.until - now()) * 1000000)::bigint
@@ -69,11 +71,12 @@ order by 5 desc, 1, 2 limit $2";
 impl Insight for PostgresStore {
     async fn workings(&self, pipeline: &str) -> Result<Workings, Failure> {
         let failed = || failure("look at a pipeline");
-        let (written, settled, moved_at, bytes): (
+        let (written, settled, moved_at, bytes, polling): (
             Option<i64>,
             Option<i64>,
             Option<Stamp>,
             Option<i64>,
+            Option<String>,
         ) = sqlx::query_as(PROGRESS)
             .bind(pipeline)
             .fetch_one(self.once())
@@ -81,7 +84,7 @@ impl Insight for PostgresStore {
             .map_err(failed())?;
         let relays: Vec<(String, i32, Vec<i32>, i64)> =
             sqlx::query_as(RELAYS).bind(pipeline).fetch_all(self.once()).await.map_err(failed())?;
-        let slot: Option<(String, bool, Option<i64>)> = sqlx::query_as(SLOT)
+        let slot: Option<Slot> = sqlx::query_as(SLOT)
             .bind(slot_prefix(pipeline))
             .fetch_optional(self.once())
             .await
@@ -92,12 +95,7 @@ impl Insight for PostgresStore {
             moved_at: moved_at.map(|Stamp(time)| time),
             bytes: bytes.map(i64::unsigned_abs),
             relays: relays.into_iter().map(relay).collect(),
-            log: slot.map(|(slot, active, retained)| LogView {
-                slot: Some(slot),
-                active,
-                retained_bytes: retained.map(|bytes| number(Some(bytes))),
-                limit_bytes: Some(self.log_budget),
-            }),
+            log: log(slot, polling, self.log_budget),
         })
     }
 
@@ -203,6 +201,22 @@ impl PostgresStore {
             lanes: lanes.into_iter().map(lane).collect(),
         })
     }
+}
+
+type Slot = (String, bool, Option<i64>);
+
+/// What is known of the log; nothing where nobody has ever tried to tail it.
+fn log(slot: Option<Slot>, polling: Option<String>, budget: u64) -> Option<LogView> {
+    let Some((slot, active, retained)) = slot else {
+        return polling.map(|why| LogView { polling: Some(why), ..LogView::default() });
+    };
+    Some(LogView {
+        slot: Some(slot),
+        active,
+        retained_bytes: retained.map(|bytes| number(Some(bytes))),
+        limit_bytes: Some(budget),
+        polling,
+    })
 }
 
 fn state_of(is_dead: bool) -> State {

@@ -24,6 +24,7 @@ use super::schema;
 use super::store::{PostgresStore, integer};
 use super::tail::{Tail, Tailing, behind_a_pooler, tail};
 use super::window::{Ledger, Standing};
+use crate::tailing::{Change, in_words};
 
 /// The outbox as a source for one pipeline. Made by [`PostgresStore::source`], or for one share of
 /// a pipeline by [`PostgresStore::source_share`].
@@ -131,13 +132,39 @@ impl PostgresSource {
                 return Err(why);
             }
             tracing::info!(pipeline = self.cursor.pipeline, "polling: {why}");
+            self.note(&Some(in_words(&why))).await?;
             return Ok(self);
         }
         let (pool, budget) = (self.store.pool(), self.store.log_budget);
         let mut tail = tail(&self.cursor.pipeline, tailing, pool, budget);
-        tail.begin().await?;
+        let begun = tail.begin().await;
         self.tail = Some(tail);
-        Ok(self)
+        self.tell().await;
+        begun.map(|()| self)
+    }
+
+    /// Writes down whether the log is tailed, for those who look. Nothing else depends on it: what
+    /// fails is done with the next look.
+    async fn tell(&mut self) {
+        let Some(change) = self.tail.as_ref().and_then(Tail::change).cloned() else { return };
+        match self.note(&change).await {
+            Ok(()) => self.tail.iter_mut().for_each(Tail::change_is_known),
+            Err(failure) => tracing::debug!(%failure, "why it polls is told later"),
+        }
+    }
+
+    async fn note(&mut self, why_polling: &Change) -> Result<(), Failure> {
+        let store = self.store.clone();
+        let Some(mut connection) = self.connect().await? else { return Ok(()) };
+        let mut link = store.link(&mut connection);
+        let noted = async {
+            let mut step = link.step().await?;
+            // Whoever lost it learns so from the next look.
+            let _ = self.cursor.note(&mut step, why_polling).await?;
+            step.end().await
+        };
+        let noted = noted.await;
+        self.keep_or_drop(connection, noted).await
     }
 
     /// Whether the log tells of commits at present; otherwise they are only looked for.
@@ -210,7 +237,9 @@ impl Source for PostgresSource {
     async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
         self.changes.borrow_and_update();
         if let Some(tail) = &mut self.tail {
-            tail.tend()?;
+            let tended = tail.tend();
+            self.tell().await;
+            tended?;
         }
         let store = self.store.clone();
         while !self.lost

@@ -26,6 +26,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("migrations/0003_claimants.sql"),
         down: include_str!("migrations/0003_claimants.down.sql"),
     },
+    Migration {
+        name: "0004_polling",
+        sql: include_str!("migrations/0004_polling.sql"),
+        down: include_str!("migrations/0004_polling.down.sql"),
+    },
 ];
 
 const VERSION_TABLE: &str = "create schema if not exists semel;

@@ -1,12 +1,13 @@
 //! What `semel check` finds: each mistake is made, found, and put right by the SQL it gives.
 
+use mysql_async::{BinlogStreamRequest, Conn};
 use semel_backends::mysql::{MysqlConfig, MysqlStore, grants_sql};
 use semel_core::diagnosis::{Diagnose, Finding, Log, Needs, Severity};
 use semel_testkit::services::{Private, Service};
 
 use super::database;
 
-async fn finding(store: &MysqlStore, log: Log, code: &str) -> Finding {
+pub(super) async fn finding(store: &MysqlStore, log: Log, code: &str) -> Finding {
     let all = store.diagnose(&Needs { log, ..Needs::default() }).await.unwrap();
     let found = all.iter().find(|one| one.code == code).cloned();
     assert!(found.is_some(), "{code}: {all:?}");
@@ -37,7 +38,6 @@ async fn settings_of_the_server() {
     is_found_and_fixed(&store, &store, "binlog-expiry", Severity::Advice).await;
     let wrong = [
         ("SET GLOBAL binlog_format = 'STATEMENT'", "binlog-format", Severity::Problem),
-        ("SET GLOBAL binlog_row_image = 'MINIMAL'", "row-image", Severity::Problem),
         ("SET GLOBAL binlog_expire_logs_seconds = 60", "binlog-expiry", Severity::Advice),
         ("SET GLOBAL innodb_flush_log_at_trx_commit = 2", "durability", Severity::Advice),
     ];
@@ -49,6 +49,30 @@ async fn settings_of_the_server() {
     assert_eq!(finding(&store, Log::Unread, "server").await.severity, Severity::Problem);
     let unread = store.diagnose(&Needs { log: Log::Unread, ..Needs::default() }).await.unwrap();
     assert!(unread.iter().all(|one| !one.code.starts_with("binlog")), "{unread:?}");
+}
+
+#[tokio::test]
+async fn a_reader_with_the_number_of_the_server() {
+    let Some(server) = Private::start(Service::Mysql) else { return };
+    let store = MysqlConfig::new(server.address()).unwrap().connect().await.unwrap();
+    assert_eq!(finding(&store, Log::Required, "server-id").await.severity, Severity::Good);
+    let id: u32 = sqlx::query_scalar("SELECT cast(@@server_id AS UNSIGNED)")
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    let reader = Conn::from_url(server.address()).await.unwrap();
+    let reader = reader.get_binlog_stream(BinlogStreamRequest::new(id)).await.unwrap();
+    let found = finding(&store, Log::Required, "server-id").await;
+    assert_eq!(found.severity, Severity::Advice, "{found:?}");
+    assert!(found.what.contains(&format!("readers of the log are {id}")), "{found:?}");
+    drop(reader);
+
+    // Who may not ask is not told that there is nobody.
+    run(&store, "CREATE USER blind@localhost; GRANT SELECT ON *.* TO blind@localhost").await;
+    let url = server.address().replacen("root@", "blind@", 1);
+    let blind = MysqlConfig::new(&url).unwrap().connect().await.unwrap();
+    let found = finding(&blind, Log::Required, "server-id").await;
+    assert!(found.what.contains("not shown"), "{found:?}");
 }
 
 #[tokio::test]

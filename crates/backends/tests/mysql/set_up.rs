@@ -6,10 +6,12 @@ use semel_core::{Fault, InboxStore};
 
 use super::{Database, database, unmigrated, url_of};
 
+const ALL: [&str; 3] = ["0001_tables", "0002_consumers", "0003_polling"];
+
 #[tokio::test]
 async fn migrating_is_repeatable_and_tells_what_it_did() {
     let database = unmigrated!();
-    assert_eq!(database.store.migrate().await.unwrap(), ["0001_tables", "0002_consumers"]);
+    assert_eq!(database.store.migrate().await.unwrap(), ALL);
     database.commit(&[semel_testkit::workload::event("a", 1)]).await;
     assert!(database.store.migrate().await.unwrap().is_empty());
     assert_eq!(database.relay().await.deliver_all(10).await.len(), 1);
@@ -23,7 +25,7 @@ async fn of_many_that_migrate_at_once_one_does_it() {
         tokio::spawn(async move { migrate(&pool).await.unwrap().len() })
     });
     let applied: usize = join_all(all).await.into_iter().map(|done| done.unwrap()).sum();
-    assert_eq!(applied, 2);
+    assert_eq!(applied, ALL.len());
 }
 
 /// MySQL cannot undo the half of a migration: it is done again, and the rest with it.
@@ -34,7 +36,7 @@ async fn a_migration_that_ended_half_way_is_finished() {
     database
         .run("DROP TABLE semel_keys; DROP TABLE semel_inbox; DELETE FROM semel_migrations")
         .await;
-    assert_eq!(database.store.migrate().await.unwrap(), ["0001_tables", "0002_consumers"]);
+    assert_eq!(database.store.migrate().await.unwrap(), ALL);
     assert_eq!(database.relay().await.deliver_all(10).await.len(), 1);
     let all = semel_backends::mysql::schema_sql().matches("CREATE TABLE").count();
     assert_eq!(tables(&database).await.len(), all);

@@ -13,7 +13,7 @@ async fn findings(store: &PostgresStore, log: Log) -> Vec<Finding> {
     store.diagnose(&needs).await.unwrap()
 }
 
-async fn finding(store: &PostgresStore, log: Log, code: &str) -> Finding {
+pub(super) async fn finding(store: &PostgresStore, log: Log, code: &str) -> Finding {
     let all = findings(store, log).await;
     let found = all.iter().find(|one| one.code == code).cloned();
     assert!(found.is_some(), "{code}: {all:?}");

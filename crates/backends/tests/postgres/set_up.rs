@@ -1,23 +1,32 @@
 //! Migrations, versions, privileges, addresses: what is wrong is said, with what to do about it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use semel_backends::postgres::{PostgresConfig, migrate, schema_sql, status};
 use semel_core::{Fault, InboxStore};
+use semel_testkit::workload::{delivered_numbers, event, events};
 
 use super::{database, unmigrated, url_of};
+
+const ALL: [&str; 4] = ["0001_tables", "0002_consumers", "0003_claimants", "0004_polling"];
+
+/// What takes back all but the first, the latest first.
+const BACK_TO_THE_FIRST: &str = concat!(
+    include_str!("../../src/postgres/migrations/0004_polling.down.sql"),
+    include_str!("../../src/postgres/migrations/0003_claimants.down.sql"),
+    include_str!("../../src/postgres/migrations/0002_consumers.down.sql"),
+    "delete from semel.migrations where version > 1;"
+);
 
 #[tokio::test]
 async fn migrating_is_repeatable_and_tells_what_it_did() {
     let database = unmigrated!();
     let before = database.store.status().await.unwrap();
-    assert_eq!(
-        (before.present, before.missing.as_slice()),
-        (0, ["0001_tables", "0002_consumers", "0003_claimants"].as_slice())
-    );
-    assert_eq!(
-        database.store.migrate().await.unwrap(),
-        ["0001_tables", "0002_consumers", "0003_claimants"]
-    );
+    assert_eq!((before.present, before.missing.as_slice()), (0, &ALL[..]));
+    assert_eq!(database.store.migrate().await.unwrap(), ALL);
     assert!(database.store.migrate().await.unwrap().is_empty());
     assert!(status(database.pool()).await.unwrap().is_current());
 }
@@ -30,7 +39,59 @@ async fn of_many_that_migrate_at_once_one_does_it() {
         tokio::spawn(async move { migrate(&pool).await.unwrap().len() })
     });
     let applied: usize = join_all(all).await.into_iter().map(|done| done.unwrap()).sum();
-    assert_eq!(applied, 3);
+    assert_eq!(applied, ALL.len());
+}
+
+/// Tables with events in them and a relay half-way through, while some write and one has been at it for
+/// long: nobody waits for anybody, and nothing is lost.
+#[tokio::test]
+async fn live_tables_are_brought_up_to_date() {
+    const WRITERS: u64 = 4;
+    let database = database!();
+    database.commit(&events("settled", 0..5)).await;
+    assert_eq!(database.relay().await.deliver_all(10).await.len(), 5);
+    database.commit(&events("waiting", 0..5)).await;
+    database.run(BACK_TO_THE_FIRST).await;
+    let failure = database.store.source("orders").await.unwrap_err();
+    assert_eq!(failure.code(), "E-SCHEMA-MISSING", "{failure:?}");
+
+    let mut long = database.begin().await;
+    database.append(&mut long, &events("long", 0..5)).await;
+    let migrated = Arc::new(AtomicBool::new(false));
+    let writers = (0..WRITERS).map(|writer| {
+        let (store, migrated) = (database.store.clone(), Arc::clone(&migrated));
+        tokio::spawn(async move {
+            let mut written = 0;
+            // Some before, some meanwhile, some after.
+            while written < 20 || !migrated.load(Ordering::SeqCst) {
+                let mut tx = store.begin().await.unwrap();
+                let event = event(&format!("writer-{writer}"), written);
+                store.outbox().append(&mut tx, event).await.unwrap();
+                tx.commit().await.unwrap();
+                written += 1;
+            }
+            written
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let started = tokio::time::timeout(Duration::from_secs(60), database.store.migrate()).await;
+    assert_eq!(started.expect("the open transaction is waited for").unwrap(), ALL[1..]);
+    migrated.store(true, Ordering::SeqCst);
+    let written: u64 = join_all(writers).await.into_iter().map(|done| done.unwrap()).sum();
+    let mut relay = database.relay().await;
+    let delivered = relay.deliver_all(1000).await;
+    assert_eq!(u64::try_from(delivered.len()).unwrap(), 5 + written);
+    for writer in 0..WRITERS {
+        let lane = format!("writer-{writer}");
+        let of_lane: Vec<_> = delivered
+            .iter()
+            .filter(|got| got.message.event.aggregate_id == lane)
+            .cloned()
+            .collect();
+        assert!(delivered_numbers(&of_lane).is_sorted(), "{lane}");
+    }
+    long.commit().await.unwrap();
+    assert_eq!(relay.deliver_all(10).await.len(), 5, "what was open all the time");
 }
 
 #[tokio::test]
@@ -121,7 +182,7 @@ async fn missing_privileges_are_named() {
     let url = url_of(&format!("{scheme}://{role}@{address}"), &database.name);
     let writer = PostgresConfig::new(&url).unwrap().connect().await.unwrap();
     let mut tx = writer.begin().await.unwrap();
-    let event = semel_testkit::workload::event("a", 1);
+    let event = event("a", 1);
     writer.outbox().append(&mut tx, event).await.unwrap();
     tx.commit().await.unwrap();
     let failure = writer.source("orders").await.unwrap_err();

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use semel_backends::mapped::LaneOrder;
 use semel_core::Failure;
 use semel_core::coordination::Coordination;
 use semel_core::diagnosis::{Finding, Log, Needs, Severity};
@@ -18,7 +19,7 @@ use crate::wiring::{Database, Missing, Mode, shown};
 const EFFECT: &str = "nothing was changed; no event is lost";
 
 pub(crate) async fn run(options: &CheckOptions) -> Result<Exit, Problem> {
-    let (databases, mut pipelines) = databases(options)?;
+    let Asked { databases, mut pipelines, is_cleaned } = asked(options)?;
     if options.fix_sql && databases.len() > 1 {
         return Err(several(&databases));
     }
@@ -29,7 +30,9 @@ pub(crate) async fn run(options: &CheckOptions) -> Result<Exit, Problem> {
         let connect = database_kind(&place, EFFECT)?.connect;
         let database = connect(place.url.clone(), Missing::Refuse).await.map_err(problem)?;
         let mut findings = database.diagnose(&needs).await.map_err(problem)?;
-        for pipeline in pipelines.remove(&place.url).unwrap_or_default() {
+        let pipelines = pipelines.remove(&place.url).unwrap_or_default();
+        findings.extend(retention(&pipelines, is_cleaned));
+        for pipeline in pipelines {
             findings.extend(mapping(&*database, &pipeline).await);
             findings.extend(sinks(&pipeline, options.fix_sql).await);
         }
@@ -51,18 +54,25 @@ pub(crate) async fn run(options: &CheckOptions) -> Result<Exit, Problem> {
 type Databases<T> = BTreeMap<String, T>;
 
 /// The databases and what their relays do there, and the pipelines of each.
-fn databases(
-    options: &CheckOptions,
-) -> Result<(Databases<Needs>, Databases<Vec<Pipeline>>), Problem> {
+struct Asked {
+    databases: Databases<Needs>,
+    pipelines: Databases<Vec<Pipeline>>,
+    /// Whether relays delete what is old.
+    is_cleaned: bool,
+}
+
+fn asked(options: &CheckOptions) -> Result<Asked, Problem> {
     if let Some(url) = &options.url {
         let place = DatabaseOption { url: url.clone() };
         let log =
             if database_kind(&place, EFFECT)?.tails { Log::WherePossible } else { Log::Unread };
         let needs = Needs { log, ..Needs::default() };
-        return Ok((BTreeMap::from([(place.url, needs)]), BTreeMap::new()));
+        let databases = BTreeMap::from([(place.url, needs)]);
+        return Ok(Asked { databases, pipelines: BTreeMap::new(), is_cleaned: false });
     }
     let (mut databases, mut pipelines) = (BTreeMap::new(), Databases::<Vec<_>>::new());
-    for pipeline in Config::load(&options.config.path)?.pipelines {
+    let config = Config::load(&options.config.path)?;
+    for pipeline in config.pipelines {
         let unread = Needs { log: Log::Unread, ..Needs::default() };
         let url = pipeline.source.url.reveal().to_owned();
         let needs: &mut Needs = databases.entry(url.clone()).or_insert(unread);
@@ -77,19 +87,61 @@ fn databases(
         }
         pipelines.entry(url).or_default().push(pipeline);
     }
-    Ok((databases, pipelines))
+    Ok(Asked { databases, pipelines, is_cleaned: config.retention.is_some() })
+}
+
+/// Whether the outbox is ever emptied. Tables of somebody else's shape are somebody else's.
+fn retention(pipelines: &[Pipeline], is_cleaned: bool) -> Option<Finding> {
+    const CODE: &str = "retention";
+    pipelines.iter().find(|pipeline| pipeline.source.mapping.is_none())?;
+    Some(if is_cleaned {
+        Finding::good(CODE, "published events are deleted by the relay")
+    } else {
+        Finding::advice(CODE, "there is no [retention]: published events are never deleted")
+            .means("the outbox grows until the disk is full, and then no event can be written")
+            .fixed_by("write [retention] and keep = \"7d\"; or run `semel clean` every day")
+    })
 }
 
 /// Whether the table of somebody else's shape is as the configuration says.
-async fn mapping(database: &dyn Database, pipeline: &Pipeline) -> Option<Finding> {
+async fn mapping(database: &dyn Database, pipeline: &Pipeline) -> Vec<Finding> {
     const CODE: &str = "mapping";
-    let mapping = pipeline.source.mapping.as_ref()?;
+    let Some(mapping) = &pipeline.source.mapping else { return Vec::new() };
     let name = &pipeline.name;
-    Some(match database.check_mapping(mapping).await {
-        Ok(()) => Finding::good(CODE, format!("the table of pipeline.{name} is as it is mapped")),
-        Err(failure) => Finding::of_failure(Severity::Problem, CODE, &failure)
-            .means(format!("pipeline.{name} does not start; its events wait in the table")),
-    })
+    match database.check_mapping(mapping).await {
+        Ok(order) => {
+            let what = format!("the table of pipeline.{name} is as it is mapped");
+            vec![Finding::good(CODE, what), lane_order(name, order)]
+        }
+        Err(failure) => vec![
+            Finding::of_failure(Severity::Problem, CODE, &failure)
+                .means(format!("pipeline.{name} does not start; its events wait in the table")),
+        ],
+    }
+}
+
+/// Whether anything orders the rows of one aggregate.
+fn lane_order(pipeline: &str, order: LaneOrder) -> Finding {
+    const CODE: &str = "mapping-order";
+    match order {
+        LaneOrder::ByColumn => {
+            Finding::good(CODE, format!("a column orders the rows of pipeline.{pipeline}"))
+        }
+        LaneOrder::ByTime => {
+            let what = format!(
+                "created_at orders the rows of pipeline.{pipeline}; those of one time, as of one \
+                 transaction, come in any order"
+            );
+            Finding::good(CODE, what)
+        }
+        LaneOrder::None => {
+            let what =
+                format!("no column orders the rows of pipeline.{pipeline}: ids are no order");
+            Finding::advice(CODE, what)
+                .means("events of one aggregate may be published in another order than written")
+                .fixed_by(LaneOrder::FIX)
+        }
+    }
 }
 
 /// Whether the other ends answer. Nothing is sent; what is only local is not looked at.

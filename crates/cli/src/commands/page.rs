@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tower_service::Service;
 
+use super::status::never_tails_because;
 use crate::config::{Http, Pipeline};
 use crate::counting;
 use crate::wiring::{Database, Mode, shown};
@@ -93,6 +94,8 @@ pub(super) struct View {
     from: String,
     mapping: Option<Mapping>,
     mode: &'static str,
+    polling: Option<String>,
+    of_messages: bool,
     sinks: Vec<(String, &'static str)>,
     database: Arc<dyn Database>,
 }
@@ -107,6 +110,8 @@ impl View {
             from: shown(pipeline.source.url.reveal()),
             mapping: pipeline.source.mapping.clone(),
             mode,
+            polling: never_tails_because(pipeline),
+            of_messages: pipeline.source.messages.is_some(),
             sinks: sinks.collect(),
             database: Arc::clone(database),
         }
@@ -119,6 +124,11 @@ impl View {
             .with_keys(self.database.keys())
             .from(self.from.clone())
             .mode(self.mode);
+        let pipeline = match &self.polling {
+            Some(why) => pipeline.polling(why.clone()),
+            None if self.of_messages => pipeline.of_messages(),
+            None => pipeline,
+        };
         let to = |all: Shown, (name, kind): &(String, &'static str)| all.to(name.clone(), *kind);
         self.sinks.iter().fold(pipeline, to)
     }

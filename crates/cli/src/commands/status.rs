@@ -81,7 +81,12 @@ fn told(pipeline: &Value) -> Row {
     let oldest_pending = point["oldest"].as_f64().map(std::time::Duration::from_secs_f64);
     let parked_lanes = point["parked"].as_u64().unwrap_or_default();
     let name = pipeline["name"].as_str().unwrap_or_default().to_owned();
-    (name, Stats { counts, oldest_pending, parked_lanes }, News::Unknown)
+    let news = match (pipeline["tailing"].as_bool(), pipeline["polling_because"].as_str()) {
+        (Some(true), _) => News::Tailing,
+        (_, Some(why)) => News::Polling(why.to_owned()),
+        _ => News::Unknown,
+    };
+    (name, Stats { counts, oldest_pending, parked_lanes }, news)
 }
 
 fn show(rows: &[Row], format: Format) {
@@ -98,7 +103,7 @@ enum News {
     Tailing,
     /// And why it does not tail the log.
     Polling(String),
-    /// A relay does not tell.
+    /// A relay that has not looked yet does not tell.
     #[cfg(feature = "page")]
     Unknown,
 }
@@ -126,21 +131,14 @@ async fn why_polling(desk: &Desk, pipeline: &Pipeline) -> Result<Option<String>,
         "slots",
         "binlog",
         "binlog-format",
-        "row-image",
+        "binlog-compression",
         "server-id",
     ];
-    let source = &pipeline.source;
-    let log = log_of(pipeline);
-    if log == Log::Unread {
-        let why = match source.following.mode {
-            Mode::Poll => "mode = \"poll\"".to_owned(),
-            _ if source.mapping.is_some() => "the table is mapped".to_owned(),
-            _ if !source.kind.tails => format!("{} has no log to tail", source.kind.name),
-            _ => "it has shares".to_owned(),
-        };
+    if let Some(why) = never_tails_because(pipeline) {
         return Ok(Some(why));
     }
     let problem = |failure| desk.problem(failure);
+    let source = &pipeline.source;
     let is_tailed = match source.messages {
         Some(messages) => (messages.is_carried)(source.url.reveal().to_owned()).await,
         None => desk.database.is_tailed(&pipeline.name).await,
@@ -148,8 +146,14 @@ async fn why_polling(desk: &Desk, pipeline: &Pipeline) -> Result<Option<String>,
     if is_tailed.map_err(problem)? {
         return Ok(None);
     }
+    // A relay knows best. A standby cannot be asked in this way.
+    let workings = desk.database.insight().workings(&pipeline.name).await.unwrap_or_default();
+    let said = workings.why_polling();
+    if !workings.relays.is_empty() && source.messages.is_none() {
+        return Ok(said);
+    }
     let needs = Needs {
-        log,
+        log: log_of(pipeline),
         pipelines: source.messages.is_none().then(|| pipeline.name.clone()).into_iter().collect(),
         messages: source.messages.is_some(),
         log_budget: source.following.log_budget,
@@ -159,8 +163,18 @@ async fn why_polling(desk: &Desk, pipeline: &Pipeline) -> Result<Option<String>,
     let obstacle = findings
         .into_iter()
         .find(|one| one.severity > Severity::Good && OBSTACLES.contains(&one.code));
-    let idle = "no relay tails: none runs, or it has a backlog";
-    Ok(Some(obstacle.map_or_else(|| idle.to_owned(), |obstacle| obstacle.what)))
+    Ok(obstacle.map(|obstacle| obstacle.what).or(said))
+}
+
+/// Why a pipeline polls whatever the server allows.
+pub(super) fn never_tails_because(pipeline: &Pipeline) -> Option<String> {
+    let source = &pipeline.source;
+    (log_of(pipeline) == Log::Unread).then(|| match source.following.mode {
+        Mode::Poll => "mode = \"poll\"".to_owned(),
+        _ if source.mapping.is_some() => "the table is mapped".to_owned(),
+        _ if !source.kind.tails => format!("{} has no log to tail", source.kind.name),
+        _ => "it has shares".to_owned(),
+    })
 }
 
 fn table(all: &[Row]) -> Table<10> {

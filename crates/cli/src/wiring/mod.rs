@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use semel_backends::mapped::Mapping;
+use semel_backends::mapped::{LaneOrder, Mapping};
 use semel_backends::sqlite::{self, SqliteConfig, SqliteStore};
 use semel_core::coordination::{Coordinator, Share};
 use semel_core::diagnosis::Diagnose;
@@ -221,7 +221,7 @@ pub(crate) trait Database: Diagnose {
     ) -> Result<Box<dyn Source>, Failure>;
 
     /// Holds a mapping against the real table. Changes nothing.
-    async fn check_mapping(&self, mapping: &Mapping) -> Result<(), Failure>;
+    async fn check_mapping(&self, mapping: &Mapping) -> Result<LaneOrder, Failure>;
 
     /// Wakes the sources when a writer notifies, as long as the result lives.
     async fn listen(&self) -> Result<Listening, Failure>;
@@ -445,7 +445,7 @@ macro_rules! implement_database {
                 Ok(Box::new(self.mapped_source(pipeline, mapping).await?))
             }
 
-            async fn check_mapping(&self, mapping: &Mapping) -> Result<(), Failure> {
+            async fn check_mapping(&self, mapping: &Mapping) -> Result<LaneOrder, Failure> {
                 self.check_mapping(mapping).await
             }
 

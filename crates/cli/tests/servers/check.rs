@@ -1,8 +1,7 @@
 //! `semel check`: what is wrong is found, what it prints is run, and then it is right.
 
 use std::fs;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use semel_testkit::services::{Private, Service};
 use serde_json::Value;
@@ -78,7 +77,11 @@ async fn what_is_printed_sets_everything_right() {
     // The relay that it is all for.
     folder.configure("");
     folder.expect(0, &relay, &["relay", "--drain"]);
-    assert!(folder.expect(0, &relay, &["check"]).ends_with("all right\n"));
+    let text = folder.expect(0, &relay, &["check"]);
+    assert!(text.contains("advice   retention") && text.contains("[retention]"), "{text}");
+    folder.configure("[retention]\nkeep = \"7d\"");
+    let text = folder.expect(0, &relay, &["check"]);
+    assert!(text.contains("ok       retention") && text.ends_with("all right\n"), "{text}");
 }
 
 #[tokio::test]
@@ -107,23 +110,16 @@ async fn status_says_how_events_are_learned_of() {
     configure(&server, "poll");
     assert!(status().contains("polling (mode = \"poll\")"), "{}", status());
     server.configure("");
-    assert!(status().contains("polling (no relay tails"), "{}", status());
+    assert!(status().contains("polling (no relay runs"), "{}", status());
     server.run("drop publication semel_outbox").await;
     assert!(status().contains("polling (there is no publication semel_outbox)"), "{}", status());
 
-    let mut relay = Command::new(env!("CARGO_BIN_EXE_semel"));
-    relay.args(["relay", "--config", "semel.toml"]).current_dir(server.file(""));
-    let mut relay = relay.env("DATABASE_URL", &server.url).stderr(Stdio::null()).spawn().unwrap();
-    let began = Instant::now();
-    while !status().contains("tailing") {
-        assert!(began.elapsed() < Duration::from_secs(90), "{}", status());
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let mut relay = server.relay(&server.url);
+    relay.until("it tails", || status().contains("tailing")).await;
     let json = server.expect(0, &server.url, &["status", "--output", "json"]);
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json[0]["tailing"], &json[0]["polling_because"]), (&true.into(), &Value::Null));
-    relay.kill().unwrap();
-    relay.wait().unwrap();
+    drop(relay);
     server.remove().await;
 }
 

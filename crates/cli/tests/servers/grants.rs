@@ -110,6 +110,7 @@ async fn each_role_can_do_its_part(service: Service, what: &str) {
     the_poller_relays_and_repairs(&roles).await;
     the_viewer_sees_all_but_payloads(&roles).await;
     the_tailer_does_what_the_poller_does(&roles);
+    the_tailer_tails(&roles).await;
     roles.remove().await;
 }
 
@@ -238,6 +239,32 @@ fn the_tailer_does_what_the_poller_does(roles: &Roles) {
             .contains("1 events retried")
     );
     roles.expect(0, "tailer", &["relay", "--drain"]);
+}
+
+/// As the user to whom the role was granted, in the way that the SQL itself says.
+async fn the_tailer_tails(roles: &Roles) {
+    roles.server.configure("");
+    let config = fs::read_to_string(roles.server.file("semel.toml")).unwrap();
+    let config = config.replace("[sink", "mode = \"tail\"\n[sink");
+    fs::write(roles.server.file("semel.toml"), config).unwrap();
+    if roles.server.service == Service::Postgres {
+        // A member of a role does not have its attributes.
+        let refused = roles.expect(77, "tailer", &["relay"]);
+        assert!(refused.contains("E-TAIL-PRIVILEGE"), "{refused}");
+        assert!(refused.contains("alter role NAME with replication"), "{refused}");
+        let sql = roles.expect(0, "", &["grants", "--kind", "postgres"]);
+        let also = sql.lines().find(|line| line.contains("alter role relay with replication"));
+        let also = also.and_then(|line| line.strip_prefix("--   ")).unwrap();
+        let (_, also) = also.split_once(';').unwrap();
+        roles.server.run(&also.replace("relay", &roles.user("tailer"))).await;
+    }
+    let mut relay = roles.server.relay(&roles.url("tailer"));
+    let status = || roles.expect(0, "viewer", &["status", "--output", "json"]);
+    relay.until("it tails", || status().contains("\"tailing\": true")).await;
+    let before = roles.published();
+    roles.send(0, "writer", &["--aggregate-id", "tailed"]);
+    relay.until("it publishes", || roles.published() == before + 1).await;
+    assert!(status().contains("\"tailing\": true"), "{}", status());
 }
 
 #[tokio::test]

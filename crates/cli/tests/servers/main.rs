@@ -11,6 +11,7 @@ mod down;
 #[cfg(feature = "proxy")]
 mod examples;
 mod grants;
+mod mapped;
 mod on_publish;
 mod partitions;
 #[cfg(all(feature = "kafka", feature = "mqtt", feature = "rabbitmq", feature = "redis"))]
@@ -20,3 +21,5 @@ mod server;
 #[cfg(feature = "proxy")]
 #[path = "../shell/mod.rs"]
 mod shell;
+#[cfg(feature = "page")]
+mod tailing;

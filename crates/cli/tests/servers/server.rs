@@ -3,7 +3,7 @@
 use std::fs;
 use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use semel_testkit::services::{Service, service};
@@ -105,6 +105,53 @@ impl Folder {
             [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
         assert_eq!(output.status.code(), Some(code), "{arguments:?}\n{out}{err}");
         format!("{out}{err}")
+    }
+}
+
+/// A relay that runs; killed with this value.
+pub(crate) struct Running {
+    process: Child,
+    log: PathBuf,
+}
+
+impl Folder {
+    /// Starts a relay with the configuration of the folder.
+    pub(crate) fn relay(&self, url: &str) -> Running {
+        let log = self.file("relay.log");
+        let process = Command::new(env!("CARGO_BIN_EXE_semel"))
+            .args(["relay", "--config", "semel.toml"])
+            .current_dir(self.0.path())
+            .env("DATABASE_URL", url)
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Running { process, log }
+    }
+}
+
+impl Running {
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Waits until something is so.
+    pub(crate) async fn until(&mut self, what: &str, mut is_so: impl FnMut() -> bool) {
+        let deadline = Instant::now() + 4 * PATIENCE;
+        while !is_so() {
+            let ended = self.process.try_wait().unwrap();
+            assert!(ended.is_none(), "{what}: it ended\n{}", self.log());
+            assert!(Instant::now() < deadline, "{what}: never\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
     }
 }
 

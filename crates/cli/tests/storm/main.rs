@@ -32,6 +32,7 @@ use self::relays::Relays;
 use self::writers::Writers;
 
 const LEADER: &str = "coordination = \"leader\"";
+const COMPETING: &str = "coordination = \"competing\"\nshares = 4";
 const DELETING: &str = "[retention]\ndelete = \"on_publish\"";
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -208,20 +209,23 @@ async fn a_leader_that_is_frozen_is_replaced_and_fenced_on_mysql() {
 
 async fn freeze_leaders(service: Service) {
     let Some((_server, mut relays, writers)) = begin(service, LEADER, 2).await else { return };
-    let (began, mut changes) = (Instant::now(), 0);
-    while began.elapsed() < storm() {
+    let (began, mut took) = (Instant::now(), Vec::new());
+    while began.elapsed() < storm() || took.len() < 3 {
         sleep(Duration::from_secs(1)).await;
         let leader = relays.leader().await;
         relays.freeze(leader);
-        let took = relays.next_owner_after(leader).await;
-        println!("taken over after {took:?}, the lease is {LEASE:?}");
-        assert!(took < LEASE + Duration::from_secs(3), "{took:?}");
+        took.push(relays.next_owner_after(leader).await);
         relays.thaw(leader);
-        changes += 1;
     }
+    took.sort_unstable();
+    let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
+    println!("taken over {} times: {took:.2?}, median {median:.2?}, lease {LEASE:?}", took.len());
+    assert!(median <= LEASE + Duration::from_secs(1), "{took:?}");
+    // A machine with nothing to spare may be late once.
+    assert!(longest <= LEASE + Duration::from_secs(3), "{took:?}");
     assert!(relays.all_run(), "who lost its share stands by");
     relays.stop_all();
-    end("frozen", relays, writers, changes).await;
+    end("frozen", relays, writers, took.len()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -256,13 +260,46 @@ async fn kill_in_turn(service: Service) {
     end("shares", relays, writers, kills).await;
 }
 
+/// Whoever is away loses its shares to whoever is free, and gets nothing published under them.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_database_restarts_under_three_relays() {
-    let Some((server, mut relays, writers)) =
-        begin(Service::Postgres, "coordination = \"competing\"\nshares = 4", 3).await
-    else {
+async fn three_competing_relays_are_killed_and_frozen() {
+    let Some((_server, mut relays, writers)) = begin(Service::Postgres, COMPETING, 3).await else {
         return;
     };
+    let (began, mut losses) = (Instant::now(), 0);
+    while began.elapsed() < storm() {
+        sleep(Duration::from_secs(1)).await;
+        let victim = losses % 3;
+        if losses % 2 == 0 {
+            relays.kill(victim);
+            sleep(Duration::from_millis(500)).await;
+            relays.start(victim);
+        } else {
+            relays.freeze(victim);
+            sleep(LEASE + Duration::from_secs(1)).await;
+            relays.thaw(victim);
+        }
+        losses += 1;
+    }
+    sleep(Duration::from_secs(1)).await;
+    assert!(relays.all_run());
+    relays.stop_all();
+    end("competing", relays, writers, losses).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_restarts_under_three_relays() {
+    restart_under_three(Service::Postgres).await;
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_database_restarts_under_three_relays_on_mysql() {
+    restart_under_three(Service::Mysql).await;
+}
+
+async fn restart_under_three(service: Service) {
+    let Some((server, mut relays, writers)) = begin(service, COMPETING, 3).await else { return };
     let (began, mut restarts) = (Instant::now(), 0);
     while began.elapsed() < storm() {
         sleep(Duration::from_secs(4)).await;

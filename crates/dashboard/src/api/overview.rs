@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::Dashboard;
 use crate::access::Caller;
 use crate::asked::{Explanation, Trouble};
-use crate::pipeline::{Pipeline, SinkView};
+use crate::pipeline::{Listening, Pipeline, SinkView};
 use crate::sampler::{self, Sample, Track};
 use crate::sentence::{Health, Level, complaint, health};
 
@@ -90,6 +90,9 @@ struct Summary {
     /// Events by state; nothing before the first look.
     states: Option<BTreeMap<&'static str, u64>>,
     relays: usize,
+    /// Whether the log tells of new events, and why not; nothing before the first look.
+    tailing: Option<bool>,
+    polling_because: Option<String>,
     point: Option<Point>,
 }
 
@@ -100,6 +103,11 @@ impl Summary {
         let count = |sample: &Sample| {
             EventState::ALL.map(|state| (state.as_str(), sample.stats.count(state))).into()
         };
+        let why_polling = last.and_then(|sample| match &pipeline.listening {
+            Listening::Perhaps => Some(sample.workings.why_polling()),
+            Listening::Never(why) => Some(Some(why.clone())),
+            Listening::Elsewhere => None,
+        });
         let usual = if last.is_some() { Level::Good } else { Level::Unknown };
         Self {
             name: pipeline.name.clone(),
@@ -111,6 +119,8 @@ impl Summary {
             trouble: track.trouble.clone(),
             states: last.map(|sample| count(sample)),
             relays: last.map_or(0, |sample| sample.workings.relays.len()),
+            tailing: why_polling.as_ref().map(Option::is_none),
+            polling_because: why_polling.flatten(),
             point: last.map(|sample| Point::of(sample)),
         }
     }

@@ -1,6 +1,7 @@
 //! The binary log, for relays that tail it.
 
 use semel_core::diagnosis::{Finding, Log, Needs};
+use sqlx::mysql::MySqlRow;
 use sqlx::{MySqlPool, Row};
 
 use super::Settings;
@@ -26,8 +27,9 @@ pub(super) async fn look(
         return;
     }
     findings.push(Finding::good("binlog", "the binary log is on"));
-    findings.push(expected("binlog-format", "binlog_format", "ROW", settings, needs));
-    findings.push(expected("row-image", "binlog_row_image", "FULL", settings, needs));
+    findings.push(format(settings, needs));
+    findings.push(row_image(settings));
+    findings.push(compression(settings, needs));
     findings.push(expiry(settings));
     findings.push(server_id(pool, settings, needs).await);
     findings.push(replication(grants, needs));
@@ -40,21 +42,39 @@ fn effect(needs: &Needs) -> &'static str {
     }
 }
 
-fn expected(
-    code: &'static str,
-    name: &str,
-    wanted: &str,
-    settings: &Settings,
-    needs: &Needs,
-) -> Finding {
-    let setting = settings.text(name);
-    if setting.eq_ignore_ascii_case(wanted) {
-        return Finding::good(code, format!("{name} is {setting}"));
+fn format(settings: &Settings, needs: &Needs) -> Finding {
+    const CODE: &str = "binlog-format";
+    let format = settings.text("binlog_format");
+    if format.eq_ignore_ascii_case("ROW") {
+        return Finding::good(CODE, format!("binlog_format is {format}"));
     }
-    Finding::new(needs.log.lack(), code, format!("{name} is {setting}, not {wanted}"))
+    Finding::new(needs.log.lack(), CODE, format!("binlog_format is {format}, not ROW"))
         .means(effect(needs))
         .fixed_by(format!("{PERSIST}; it counts for sessions that are opened later"))
-        .with_sql(format!("SET GLOBAL {name} = '{wanted}';"))
+        .with_sql("SET GLOBAL binlog_format = 'ROW';")
+}
+
+/// The rows are read from the table, so it is all the same how much of them is in the log.
+fn row_image(settings: &Settings) -> Finding {
+    let image = settings.text("binlog_row_image");
+    let cost = match image {
+        "FULL" => "; MINIMAL would log less, if nobody else needs whole rows",
+        _ => "",
+    };
+    Finding::good("row-image", format!("binlog_row_image is {image}: any will do{cost}"))
+}
+
+/// MySQL packs whole transactions, which could be read only unpacked in memory; MariaDB packs rows, and
+/// those are not read at all.
+fn compression(settings: &Settings, needs: &Needs) -> Finding {
+    const CODE: &str = "binlog-compression";
+    if settings.text("binlog_transaction_compression") != "ON" {
+        return Finding::good(CODE, "the transactions in the binary log can be read one by one");
+    }
+    Finding::new(needs.log.lack(), CODE, "binlog_transaction_compression is ON")
+        .means(effect(needs))
+        .fixed_by(format!("{PERSIST}; or write mode = \"poll\""))
+        .with_sql("SET GLOBAL binlog_transaction_compression = OFF;")
 }
 
 /// How long the log is kept. Old servers know days only.
@@ -91,13 +111,10 @@ async fn server_id(pool: &MySqlPool, settings: &Settings, needs: &Needs) -> Find
             .fixed_by(PERSIST)
             .with_sql("SET GLOBAL server_id = 1;");
     }
-    // Only some may ask, and only some servers are asked in this way; nobody need know.
-    let rows = sqlx::raw_sql("SHOW SLAVE HOSTS").fetch_all(pool).await.unwrap_or_default();
-    let mut readers: Vec<String> = rows
-        .iter()
-        .filter_map(|row| row.try_get_unchecked::<u32, _>(0).ok())
-        .map(|reader| reader.to_string())
-        .collect();
+    let Some(mut readers) = readers(pool).await else {
+        let what = format!("server_id is {id}; this user is not shown who else reads the log");
+        return Finding::good(CODE, what);
+    };
     readers.sort_unstable();
     let clash =
         readers.iter().any(|reader| reader == id) || readers.windows(2).any(|two| two[0] == two[1]);
@@ -110,6 +127,18 @@ async fn server_id(pool: &MySqlPool, settings: &Settings, needs: &Needs) -> Find
     Finding::good(CODE, format!("server_id is {id}; {} others read the log", readers.len()))
 }
 
+/// The numbers of those who read the log; none when the user may not ask.
+async fn readers(pool: &MySqlPool) -> Option<Vec<String>> {
+    // The second is that of MariaDB and of older versions of MySQL.
+    for ask in ["SHOW REPLICAS", "SHOW SLAVE HOSTS"] {
+        if let Ok(rows) = sqlx::raw_sql(ask).fetch_all(pool).await {
+            let number = |row: &MySqlRow| row.try_get_unchecked::<u32, _>(0).ok();
+            return Some(rows.iter().filter_map(number).map(|id| id.to_string()).collect());
+        }
+    }
+    None
+}
+
 fn replication(grants: &Grants, needs: &Needs) -> Finding {
     const CODE: &str = "replication";
     let user = &grants.user;
@@ -120,4 +149,31 @@ fn replication(grants: &Grants, needs: &Needs) -> Finding {
         .means(effect(needs))
         .fixed_by("an administrator runs this; or grant the role tailer of `semel grants`")
         .with_sql(format!("GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {user};"))
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::diagnosis::Severity;
+
+    use super::*;
+
+    /// A setting of MySQL alone, which no server of these tests has.
+    #[test]
+    fn packed_transactions_are_found_where_they_are() {
+        let settings = |value: &str| {
+            let name = "binlog_transaction_compression".to_owned();
+            Settings([(name, value.to_owned())].into())
+        };
+        for (log, severity) in
+            [(Log::Required, Severity::Problem), (Log::WherePossible, Severity::Advice)]
+        {
+            let needs = Needs { log, ..Needs::default() };
+            let found = compression(&settings("ON"), &needs);
+            assert_eq!(found.severity, severity, "{found:?}");
+            assert!(found.sql.is_some_and(|sql| sql.contains("compression = OFF")));
+            for other in [settings("OFF"), Settings([].into())] {
+                assert_eq!(compression(&other, &needs).severity, Severity::Good);
+            }
+        }
+    }
 }

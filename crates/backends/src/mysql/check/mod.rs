@@ -3,7 +3,7 @@
 //! | what is looked at | file |
 //! |---|---|
 //! | `server`, `durability`, `schema` | here |
-//! | `binlog`, `binlog-format`, `row-image`, `binlog-expiry`, `server-id`, `replication` | `binlog.rs` |
+//! | `binlog`, `binlog-format`, `row-image`, `binlog-compression`, `binlog-expiry`, `server-id`, `replication` | `binlog.rs` |
 //! | `privileges`, `excess` | `privileges.rs` |
 
 mod binlog;
@@ -54,7 +54,8 @@ impl Settings {
     async fn read(pool: &MySqlPool) -> Result<Self, Failure> {
         const READ: &str = "SHOW GLOBAL VARIABLES WHERE variable_name IN ('version', 'read_only', \
             'innodb_flush_log_at_trx_commit', 'log_bin', 'binlog_format', 'binlog_row_image', \
-            'expire_logs_days', 'binlog_expire_logs_seconds', 'server_id')";
+            'binlog_transaction_compression', 'expire_logs_days', 'binlog_expire_logs_seconds', \
+            'server_id')";
         let all: Vec<(String, String)> =
             sqlx::query_as(READ).fetch_all(pool).await.map_err(failure("look at the settings"))?;
         Ok(Self(all.into_iter().collect()))

@@ -288,3 +288,27 @@ impl Drop for Carried<'_> {
         self.0.turns(false);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use semel_testkit::fuzz::fuzz;
+
+    use super::super::super::tail::replayed::{self, Server};
+    use super::*;
+
+    #[test]
+    fn fuzzed_any_log_is_carried_as_far_as_it_is_understood() {
+        let server = Server::start();
+        let carry = |spoken: &[u8]| {
+            server.say(spoken, async |mut client| {
+                let mut page = Page::default();
+                while let Ok(Some(event)) = client.recv().await {
+                    page.take(event);
+                }
+                page.events.len()
+            })
+        };
+        assert_eq!(carry(&replayed::log()), 1);
+        fuzz(&[replayed::log()], |spoken| assert!(carry(spoken) <= spoken.len()));
+    }
+}

@@ -61,6 +61,12 @@ impl Heard {
         self.state().ended.clone()
     }
 
+    /// How many transactions no look has found yet.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.state().transactions.len()
+    }
+
     /// A look found all there was at `end`, and the one before all there was at `before`. Says
     /// whether the log had told of anything that the earlier look had not found.
     pub(super) fn looked(&self, before: Option<&Snapshot>, end: &Snapshot) -> bool {

@@ -14,6 +14,8 @@ mod address;
 mod heard;
 mod publication;
 mod refusal;
+#[cfg(test)]
+pub(super) mod replayed;
 mod session;
 
 use std::sync::Arc;

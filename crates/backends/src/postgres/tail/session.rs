@@ -174,7 +174,26 @@ pub(in crate::postgres) fn slot_prefix(pipeline: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use semel_testkit::fuzz::fuzz;
+
+    use super::super::replayed::{self, Server};
     use super::*;
+
+    /// What the client library makes of it, too: whatever comes, the session goes on or ends.
+    #[test]
+    fn fuzzed_any_log_is_heard_or_ends_the_session() {
+        let server = Server::start();
+        let hear = |spoken: &[u8]| {
+            server.say(spoken, async |client| {
+                let heard = Arc::new(Heard::default());
+                listen(client, Arc::clone(&heard)).await;
+                assert!(heard.ended().is_some());
+                heard.count()
+            })
+        };
+        assert_eq!(hear(&replayed::log()), 1, "the rows of one transaction are one piece of news");
+        fuzz(&[replayed::log()], |spoken| assert!(hear(spoken) <= spoken.len()));
+    }
 
     #[test]
     fn slots_have_names_that_the_server_takes() {

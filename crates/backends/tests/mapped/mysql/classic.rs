@@ -1,6 +1,6 @@
 //! The classic tables as teams have them, and what is particular to MySQL and MariaDB.
 
-use semel_backends::mapped::Mapping;
+use semel_backends::mapped::{LaneOrder, Mapping};
 use semel_core::admin::{AdminStore, Filter, Selection, State};
 use semel_core::{Fault, Outcome};
 
@@ -58,6 +58,36 @@ async fn a_polling_publisher_has_true_marks_and_counts() {
     assert_eq!(count("worse", &format!("{waits} AND retry_count = 0")).await, 1);
     deliver_all(&mut source).await;
     assert_eq!(count("worse", is_published).await, 1);
+}
+
+#[tokio::test]
+async fn rows_go_once_they_are_published() {
+    let Some(database) = Database::new().await else { return };
+    database
+        .run(
+            "CREATE TABLE outboxevent (id CHAR(36) PRIMARY KEY, aggregatetype VARCHAR(255) NOT NULL,
+                aggregateid VARCHAR(255) NOT NULL, type VARCHAR(255) NOT NULL, payload TEXT,
+                seq BIGINT NOT NULL AUTO_INCREMENT UNIQUE, tenant VARCHAR(20));
+            INSERT INTO outboxevent (id, aggregatetype, aggregateid, type, payload, tenant) VALUES
+                ('f190b6e8-7a3c-7def-8000-0123456789ab', 'order', '42', 'OrderPlaced', '{}', 'acme'),
+                ('0190b6e8-7a3c-7def-8000-0123456789ab', 'order', '42', 'OrderPaid', '{}', NULL)",
+        )
+        .await;
+    let mapping = Mapping::debezium("outboxevent");
+    assert_eq!(database.store.check_mapping(&mapping).await.unwrap(), LaneOrder::None);
+    let mapping = mapping.order_by("seq");
+    assert_eq!(database.store.check_mapping(&mapping).await.unwrap(), LaneOrder::ByColumn);
+    let mut source = database.store.mapped_source("orders", &mapping).await.unwrap();
+    let batch = take(&mut source).await;
+    let kinds: Vec<_> = batch.iter().map(|got| got.message.event.event_type.as_str()).collect();
+    assert_eq!(kinds, ["OrderPlaced", "OrderPaid"]);
+    assert_eq!(batch[0].message.event.headers.iter().next(), Some(("tenant", "acme")));
+    settle(&mut source, &batch[0], Outcome::Delivered).await;
+    assert_eq!(database.number("SELECT count(*) FROM outboxevent").await, 1);
+    settle(&mut source, &batch[1], retry_now(1)).await;
+    assert_eq!(database.number("SELECT count(*) FROM outboxevent").await, 1);
+    assert_eq!(deliver_all(&mut source).await.len(), 1);
+    assert_eq!(database.number("SELECT count(*) FROM outboxevent").await, 0);
 }
 
 /// Lanes are told apart byte by byte, whatever the collation of the table says.

@@ -1,6 +1,6 @@
 //! The classic tables as teams have them: what is true in them after success, failure and retry.
 
-use semel_backends::mapped::Mapping;
+use semel_backends::mapped::{LaneOrder, Mapping};
 use semel_core::admin::{AdminStore, Filter, Selection, State};
 use semel_core::{Outcome, Settlement, Source};
 
@@ -232,6 +232,9 @@ async fn debeziums_columns_become_headers_and_rows_go() {
     let mapping = Mapping::debezium("outboxevent");
     let mut source = database.store.mapped_source("orders", &mapping).await.unwrap();
     assert!(!source.guarantees().lane_order, "a UUID alone is no order");
+    let order = async |mapping| database.store.check_mapping(&mapping).await.unwrap();
+    assert_eq!(order(mapping.clone()).await, LaneOrder::None);
+    assert_eq!(order(mapping.clone().order_by("version")).await, LaneOrder::ByColumn);
     let delivered = deliver_all(&mut source).await;
     let headers: Vec<_> = delivered[0].message.event.headers.iter().collect();
     assert_eq!(headers, [("tracingspancontext", "traceparent=00-x"), ("version", "7")]);

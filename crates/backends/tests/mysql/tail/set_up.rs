@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use semel_backends::mysql::{MysqlConfig, MysqlStore, Tailing};
 use semel_core::Fault;
+use semel_core::diagnosis::{Log, Severity};
 
+use super::super::check::finding;
 use super::super::{Relay, database, on_server, url_of};
 use super::{commit_one, private, run, tailing};
 
@@ -27,9 +29,36 @@ async fn is_refused(store: &MysqlStore, code: &str) {
 async fn a_server_without_a_log() {
     let Some((_server, store)) = private(&["--skip-log-bin"]).await else { return };
     is_refused(&store, "E-TAIL-LOG").await;
+    for (log, severity) in
+        [(Log::Required, Severity::Problem), (Log::WherePossible, Severity::Advice)]
+    {
+        let found = finding(&store, log, "binlog").await;
+        assert_eq!(found.severity, severity, "{found:?}");
+        assert!(found.fix.is_some_and(|fix| fix.contains("log_bin")));
+    }
     let mut relay = Relay { source: store.source("orders").await.unwrap() };
     commit_one(&store, 1).await;
     assert_eq!(relay.deliver_all(10).await.len(), 1);
+}
+
+/// The log says when, and the table says what: nobody looks into the rows of the log.
+#[tokio::test]
+async fn any_image_of_rows_will_do() {
+    let Some((server, admin)) = private(&[]).await else { return };
+    for (number, image) in (0..).zip(["MINIMAL", "NOBLOB", "FULL"]) {
+        run(&admin, &format!("SET GLOBAL binlog_row_image = {image}")).await;
+        // It counts for sessions that are opened later.
+        let store = MysqlConfig::new(server.address()).unwrap().connect().await.unwrap();
+        let found = finding(&store, Log::Required, "row-image").await;
+        assert_eq!(found.severity, Severity::Good, "{found:?}");
+        assert!(found.what.contains(image), "{found:?}");
+        let mut relay = tailing(&store).await;
+        commit_one(&store, number).await;
+        relay.expect_news(&[number]).await;
+        assert!(relay.source.is_tailing(), "{image}");
+        drop(relay);
+        store.close().await;
+    }
 }
 
 /// The format can be changed while the server runs, and the source finds out.

@@ -51,6 +51,17 @@ async fn nothing_is_written_that_nobody_keeps() {
     assert_eq!(delivered_numbers(&database.relay().await.deliver_all(10).await), [1, 3]);
 }
 
+/// A standby that is told to has the slot as well, from PostgreSQL 17 on.
+#[tokio::test]
+async fn the_slot_follows_to_standbys_where_slots_can() {
+    let database = messages!();
+    let version = "select current_setting('server_version_num')::bigint";
+    let follows = "select count(*) from pg_replication_slots s
+        where database = current_database() and to_jsonb(s) ->> 'failover' = 'true'";
+    let can = database.number(version).await >= 170_000;
+    assert_eq!(database.number(follows).await, i64::from(can));
+}
+
 /// Neither a broker that is down nor a busy neighbour keeps the server from removing its log.
 #[tokio::test]
 async fn a_carried_slot_holds_back_no_log() {

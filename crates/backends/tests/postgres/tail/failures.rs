@@ -114,6 +114,52 @@ async fn more_log_is_held_back_than_may_be() {
     relay.until(true).await;
 }
 
+/// The server may be told to let any slot go that holds back too much log: it ends the session, and
+/// the slot with it.
+#[tokio::test]
+async fn the_slot_is_invalidated() {
+    const SLOT: &str = "select slot_name::text from pg_replication_slots where active";
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let store = PostgresConfig::new(server.address()).unwrap().connect().await.unwrap();
+    store.migrate().await.unwrap();
+    let source = store.tailing_source("orders", Tailing::WherePossible).await.unwrap();
+    let mut relay = Relay { source };
+    relay.until(true).await;
+    let slot: String = sqlx::query_scalar(SLOT).fetch_one(store.pool()).await.unwrap();
+    for sql in [
+        "alter system set max_slot_wal_keep_size = '1MB'",
+        "alter system set max_wal_size = '32MB'",
+        "select pg_reload_conf()",
+        "create table other (content text)",
+    ] {
+        sqlx::raw_sql(sql).execute(store.pool()).await.unwrap();
+    }
+    // Holds back the log of every slot.
+    let mut open = store.begin().await.unwrap();
+    sqlx::raw_sql("insert into other values ('long')").execute(&mut *open).await.unwrap();
+    let mut number = 0;
+    let began = Instant::now();
+    while relay.source.is_tailing() {
+        assert!(began.elapsed() < PATIENCE, "the slot {slot} is never lost");
+        for sql in [
+            "insert into other select repeat(md5(n::text), 100) from generate_series(1, 10000) n",
+            "select pg_switch_wal()",
+            "checkpoint",
+        ] {
+            sqlx::raw_sql(sql).execute(store.pool()).await.unwrap();
+        }
+        number += 1;
+        let mut tx = store.begin().await.unwrap();
+        store.outbox().append(&mut tx, event("a", number)).await.unwrap();
+        tx.commit().await.unwrap();
+        assert_eq!(relay.deliver_all(10).await.len(), 1, "events come all the same");
+    }
+    let slots: Vec<String> = sqlx::query_scalar(SLOT).fetch_all(store.pool()).await.unwrap();
+    assert!(!slots.contains(&slot), "{slot} is there: {slots:?}");
+    open.rollback().await.unwrap();
+    relay.until(true).await;
+}
+
 #[tokio::test]
 async fn the_server_is_killed_and_comes_back() {
     let Some(server) = Private::start(Service::Postgres) else { return };

@@ -1,14 +1,16 @@
 //! Servers that do not allow it: a source that must tail says what to run, any other polls.
 
 use semel_backends::postgres::{PostgresConfig, PostgresStore, Tailing, publication_sql};
+use semel_core::diagnosis::{Log, Severity};
 use semel_core::{Fault, Limit, Source};
 use semel_testkit::services::{Private, Service};
 use semel_testkit::workload::event;
 
-use super::super::{Database, Relay, database};
+use super::super::check::finding;
+use super::super::{Relay, database};
 
 /// It polls, and one that must tail is refused with this code.
-async fn is_refused(database: &Database, store: &PostgresStore, code: &str) {
+async fn is_refused(writer: &PostgresStore, store: &PostgresStore, code: &str) {
     let failure = store.tailing_source("orders", Tailing::Required).await.unwrap_err();
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, code), "{failure:?}");
     assert!(failure.fix().is_some());
@@ -21,8 +23,50 @@ async fn is_refused(database: &Database, store: &PostgresStore, code: &str) {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     assert!(!relay.source.is_tailing());
-    database.commit(&[event("a", 1)]).await;
+    let mut tx = writer.begin().await.unwrap();
+    writer.outbox().append(&mut tx, event("a", 1)).await.unwrap();
+    tx.commit().await.unwrap();
     assert_eq!(relay.deliver_all(10).await.len(), 1);
+}
+
+/// What `semel check` says: a problem for those who must tail, and for others no more than advice.
+async fn is_told(store: &PostgresStore, code: &str, fix: &str) {
+    for log in [Log::Required, Log::WherePossible] {
+        let found = finding(store, log, code).await;
+        assert_eq!(found.severity, log.lack(), "{found:?}");
+        let said = format!("{:?} {:?}", found.fix, found.sql);
+        assert!(said.contains(fix), "{found:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_log_that_tells_nothing_of_rows() {
+    let Some(server) = Private::start_with(Service::Postgres, &["-c wal_level=replica"]) else {
+        return;
+    };
+    let store = PostgresConfig::new(server.address()).unwrap().connect().await.unwrap();
+    store.migrate().await.unwrap();
+    is_refused(&store, &store, "E-TAIL-WAL-LEVEL").await;
+    let failure = store.tailing_source("orders", Tailing::Required).await.unwrap_err();
+    assert!(failure.fix().unwrap().contains("alter system set wal_level = logical"));
+    is_told(&store, "wal-level", "alter system set wal_level = logical").await;
+}
+
+/// Also run on PostgreSQL 13, which polls, and on 17.
+#[tokio::test]
+async fn whether_it_tails_depends_on_the_release() {
+    let database = database!();
+    let version = "select current_setting('server_version_num')::bigint";
+    if database.number(version).await >= 140_000 {
+        let mut relay = database.tailing().await;
+        database.commit(&[event("a", 1)]).await;
+        assert_eq!(relay.deliver_all(10).await.len(), 1);
+        let found = finding(&database.store, Log::Required, "wal-level").await;
+        assert_eq!(found.severity, Severity::Good, "{found:?}");
+    } else {
+        is_refused(&database.store, &database.store, "E-TAIL-VERSION").await;
+        is_told(&database.store, "wal-level", "upgrade the server").await;
+    }
 }
 
 #[tokio::test]
@@ -38,7 +82,7 @@ async fn a_user_without_replication() {
         .await;
     let url = database.url().replacen("postgres@", &format!("{role}@"), 1);
     let store = PostgresConfig::new(&url).unwrap().connect().await.unwrap();
-    is_refused(&database, &store, "E-TAIL-PRIVILEGE").await;
+    is_refused(&database.store, &store, "E-TAIL-PRIVILEGE").await;
     store.close().await;
     database.run(&format!("drop owned by {role}; drop role {role}")).await;
 }
@@ -56,7 +100,7 @@ async fn a_user_who_may_not_publish() {
         .await;
     let url = database.url().replacen("postgres@", &format!("{role}@"), 1);
     let store = PostgresConfig::new(&url).unwrap().connect().await.unwrap();
-    is_refused(&database, &store, "E-TAIL-PUBLICATION").await;
+    is_refused(&database.store, &store, "E-TAIL-PUBLICATION").await;
     // What the failure says to run helps.
     database.run(publication_sql()).await;
     let source = store.tailing_source("orders", Tailing::Required).await;
@@ -72,7 +116,7 @@ async fn a_publication_of_something_else() {
     database
         .run("create table other (n integer); alter publication semel_outbox set table other")
         .await;
-    is_refused(&database, &database.store, "E-TAIL-PUBLICATION").await;
+    is_refused(&database.store, &database.store, "E-TAIL-PUBLICATION").await;
 }
 
 /// The tables were dropped and made again.

@@ -1,13 +1,14 @@
 //! A primary dies, and a standby that has none of its slots takes its place.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use semel_backends::postgres::{PgPool, PostgresConfig, Tailing};
 use semel_core::diagnosis::{Diagnose, Needs, Severity};
-use semel_core::{Outcome, Source};
+use semel_core::{Holding, Limit, Outcome, Settlement, Source};
 use semel_testkit::services::{Private, Service};
 use semel_testkit::workload::{delivered_numbers, events};
 
@@ -50,14 +51,7 @@ async fn a_standby_without_the_slot_takes_over() {
     let source = store.tailing_source("orders", Tailing::WherePossible).await.unwrap();
     let mut relay = Relay { source };
     relay.until(true).await;
-    let write = async |numbers| {
-        let writer = config.connect().await.unwrap();
-        let mut tx = writer.begin().await.unwrap();
-        writer.outbox().append_all(&mut tx, &events("a", numbers)).await.unwrap();
-        tx.commit().await.unwrap();
-        writer.close().await;
-    };
-    write(0..5).await;
+    write(&config, 0..5).await;
     let flight = relay.take(10).await;
     assert_eq!(delivered_numbers(&flight), [0, 1, 2, 3, 4]);
     relay.settle(&flight[..2], |_| Outcome::Delivered).await;
@@ -72,7 +66,7 @@ async fn a_standby_without_the_slot_takes_over() {
     assert_eq!(failure.code(), "E-POSTGRES-READONLY", "{failure:?}");
 
     sqlx::query("select pg_promote()").execute(again.pool()).await.unwrap();
-    write(5..8).await;
+    write(&config, 5..8).await;
     let began = Instant::now();
     relay.source = loop {
         assert!(began.elapsed() < PATIENCE, "nobody reads from the new primary");
@@ -82,7 +76,56 @@ async fn a_standby_without_the_slot_takes_over() {
     };
     assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [2, 3, 4, 5, 6, 7]);
     relay.until(true).await;
-    write(8..9).await;
+    write(&config, 8..9).await;
     tokio::time::timeout(PATIENCE, relay.source.wakeup()).await.unwrap();
     assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [8]);
+}
+
+/// It is never opened anew: what it has in flight stays its own, and nothing comes twice.
+#[tokio::test]
+async fn a_source_lives_through_the_promotion() {
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let config = PostgresConfig::new(server.address()).unwrap();
+    let store = config.connect().await.unwrap();
+    store.migrate().await.unwrap();
+    let source = store.tailing_source("orders", Tailing::WherePossible).await.unwrap();
+    let mut relay = Relay { source };
+    relay.until(true).await;
+    write(&config, 0..5).await;
+    let flight = relay.take(10).await;
+    assert_eq!(delivered_numbers(&flight), [0, 1, 2, 3, 4]);
+    relay.settle(&flight[..2], |_| Outcome::Delivered).await;
+
+    let standby = standby_of(store.pool()).await;
+    replace(&server, &standby);
+    let began = Instant::now();
+    // First the connection is gone, then there is a server that takes no writes.
+    while relay.source.is_tailing() {
+        assert!(began.elapsed() < PATIENCE, "it never noticed");
+        relay.source.next_batch(Limit::default()).await.ok();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let again = config.connect().await.unwrap();
+    sqlx::query("select pg_promote()").execute(again.pool()).await.unwrap();
+    write(&config, 5..8).await;
+    let settled = Settlement { receipt: flight[2].receipt, outcome: Outcome::Delivered };
+    while !relay.source.settle(&[settled.clone()]).await.is_ok_and(Holding::is_held) {
+        assert!(began.elapsed() < PATIENCE, "it may not settle what it has");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    relay.settle(&flight[3..], |_| Outcome::Delivered).await;
+    assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [5, 6, 7]);
+    relay.until(true).await;
+    write(&config, 8..9).await;
+    tokio::time::timeout(PATIENCE, relay.source.wakeup()).await.unwrap();
+    assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [8]);
+}
+
+/// Writes on a connection of its own, whoever is the primary now.
+async fn write(config: &PostgresConfig, numbers: Range<u64>) {
+    let writer = config.connect().await.unwrap();
+    let mut tx = writer.begin().await.unwrap();
+    writer.outbox().append_all(&mut tx, &events("a", numbers)).await.unwrap();
+    tx.commit().await.unwrap();
+    writer.close().await;
 }

@@ -1,0 +1,1 @@
+alter table semel.cursor drop column polling;
