@@ -18,7 +18,7 @@ pub(crate) fn of(
     let consumer = Consumer::builder(name, store.inbox())
         .dead_letters(store.letters())
         // Every order changes the same few balances: two transactions would wait for each other.
-        .settings(Settings { concurrency: 1, ..Settings::default() });
+        .settings(Settings { concurrency: Some(1), ..Settings::default() });
     let (topic, consumer) = match name {
         "payment" => ("order.events", consumer.on_with("OrderPlaced", store.clone(), pay)),
         "inventory" => ("order.events", consumer.on("OrderPlaced", reserve)),

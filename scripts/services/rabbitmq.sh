@@ -24,7 +24,7 @@ prepare() {
     RABBITMQ_MNESIA_BASE="$dir/data"
     RABBITMQ_LOG_BASE="$dir/logs"
     RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS="-kernel inet_dist_use_interface {127,0,0,1}"
-    sh -c 'epmd & exec rabbitmq-server')
+    sh -c 'epmd & exec rabbitmq-server "$@"' server)
 }
 
 # AMQP's greeting, answered by the frame Connection.Start (type 1, channel 0, class 10, method 10).

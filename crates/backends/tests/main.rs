@@ -4,6 +4,12 @@
 
 #[cfg(feature = "aws")]
 mod aws;
+#[cfg(any(
+    feature = "mqtt",
+    feature = "nats",
+    all(feature = "tls", any(feature = "rabbitmq", feature = "redis"))
+))]
+mod certificates;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod consumers;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]

@@ -74,19 +74,62 @@ fn what_is_inserted_is_published_once_and_in_order() {
     assert!(shop.expect(0, &["status"]).contains("PUBLISHED"));
 }
 
-#[test]
-fn standard_output_has_events_and_nothing_else() {
+/// One event, and a relay that is to print it.
+fn printing() -> (Shop, Command) {
     let shop = Shop::new();
     shop.insert("42", "7");
     shop.write_config(
         "[source.orders]\nurl = \"${URL}\"\n[sink.out]\ntype = \"stdout\"\n\
          [pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\ntopic = \"{event_type}\"\n",
     );
-    let output =
-        shop.command(&["relay", "--drain"]).env("URL", "sqlite://shop.db").output().unwrap();
+    let mut relay = shop.command(&["relay", "--drain"]);
+    relay.env("URL", "sqlite://shop.db");
+    (shop, relay)
+}
+
+#[test]
+fn standard_output_has_events_and_nothing_else() {
+    let (_shop, mut relay) = printing();
+    let output = relay.output().unwrap();
     assert!(output.status.success(), "{}", all(&output));
     let events = lines(&String::from_utf8(output.stdout).unwrap());
     assert_eq!((payloads(&events), &events[0]["topic"]), (vec![7], &"OrderPlaced".into()));
+}
+
+#[test]
+fn standard_output_that_nobody_reads_ends_the_relay() {
+    let (_shop, mut relay) = printing();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let unread = relay.stdout(writer).output().unwrap();
+    assert_eq!(unread.status.code(), Some(78), "{}", all(&unread));
+    assert!(all(&unread).contains("E-STDOUT-CLOSED"), "{}", all(&unread));
+    let read = relay.stdout(Stdio::piped()).output().unwrap();
+    assert_eq!(payloads(&lines(&String::from_utf8(read.stdout).unwrap())), [7], "it goes on");
+}
+
+/// It waits for room, and no attempt counts.
+#[cfg(target_os = "linux")]
+#[test]
+fn standard_output_that_takes_nothing_is_an_outage() {
+    let (shop, mut relay) = printing();
+    let (log, full) = (shop.file("log"), fs::File::options().write(true).open("/dev/full"));
+    let mut process =
+        relay.stdout(full.unwrap()).stderr(fs::File::create(&log).unwrap()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !fs::read_to_string(&log).unwrap().contains("E-STDOUT-WRITE") {
+        assert!(Instant::now() < deadline, "{}", fs::read_to_string(&log).unwrap());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(process.try_wait().unwrap().is_none(), "it waits");
+    process.kill().unwrap();
+    process.wait().unwrap();
+    let read = relay.stdout(Stdio::piped()).stderr(Stdio::inherit()).output().unwrap();
+    assert_eq!(payloads(&lines(&String::from_utf8(read.stdout).unwrap())), [7]);
+    let mut status = shop.command(&["status", "--output", "json"]);
+    let status = status.env("URL", "sqlite://shop.db").output().unwrap();
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!((&status[0]["failed"], &status[0]["dead"]), (&0.into(), &0.into()));
 }
 
 #[test]

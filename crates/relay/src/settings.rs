@@ -26,8 +26,9 @@ pub struct Settings {
     pub in_flight_events: usize,
     /// Bytes of those events, at most (one larger event is still let through). Default 16 MiB.
     pub in_flight_bytes: usize,
-    /// Publish calls at the same time, each with lanes of its own. Default 4.
-    pub concurrency: usize,
+    /// Publish calls at the same time, each with lanes of its own. Unless set, as many as batches
+    /// may be in flight: see [`calls_at_once`](Self::calls_at_once).
+    pub concurrency: Option<usize>,
     /// How often an idle source is asked, unless it wakes the relay earlier. While it brings
     /// something it is asked up to 32 times as often. Default 100 ms.
     pub poll_interval: Duration,
@@ -68,7 +69,7 @@ impl Settings {
         let wrong = |what: &str| Err(Failure::misconfigured("E-SETTINGS", what));
         match self {
             Self { batch_events: 0, .. } => wrong("batch_events must be at least 1"),
-            Self { concurrency: 0, .. } => wrong("concurrency must be at least 1"),
+            Self { concurrency: Some(0), .. } => wrong("concurrency must be at least 1"),
             Self { in_flight_events, batch_events, .. } if in_flight_events < batch_events => {
                 wrong("in_flight_events must be at least batch_events")
             }
@@ -78,6 +79,25 @@ impl Settings {
             }
             _ => Ok(()),
         }
+    }
+
+    /// How many publish calls may run at the same time: `concurrency`, or as many as it takes to
+    /// have all of `in_flight_events` under way, but 4 at least and 32 at most, for a call may take
+    /// a connection of its own.
+    ///
+    /// ```
+    /// # use semel_relay::Settings;
+    /// assert_eq!(Settings::default().calls_at_once(), 4);
+    /// let wide = Settings { batch_events: 1000, in_flight_events: 8000, ..Settings::default() };
+    /// assert_eq!(wide.calls_at_once(), 8);
+    /// assert_eq!(Settings { concurrency: Some(1), ..wide }.calls_at_once(), 1);
+    /// ```
+    #[must_use]
+    pub fn calls_at_once(&self) -> usize {
+        const FEWEST: usize = 4;
+        const MOST: usize = 32;
+        let batches = self.in_flight_events.div_ceil(self.batch_events.max(1));
+        self.concurrency.unwrap_or(batches.clamp(FEWEST, MOST))
     }
 
     /// Whether to make this mistake: never, outside the tests.
@@ -98,7 +118,7 @@ impl Default for Settings {
             batch_events: 500,
             in_flight_events: 1000,
             in_flight_bytes: 16 * 1024 * 1024,
-            concurrency: 4,
+            concurrency: None,
             poll_interval: Duration::from_millis(100),
             publish_timeout: Duration::from_secs(30),
             stop_timeout: Duration::from_secs(10),

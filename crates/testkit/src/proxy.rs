@@ -1,18 +1,21 @@
-//! A TCP proxy in front of a server, to cut connections and to lose what it says.
+//! A TCP proxy in front of a server, to cut connections, and to delay and to lose what it says.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 /// What the proxy does to connections.
 #[derive(Clone, Copy, Debug, Default)]
 struct Weather {
     refuse: bool,
     swallow_replies: bool,
+    delay_replies: Duration,
     /// Connections that were made before this changed are closed.
     cuts: u64,
 }
@@ -68,6 +71,11 @@ impl Proxy {
         self.weather.send_modify(|weather| weather.refuse = refuse);
     }
 
+    /// By how much what the server says comes later.
+    pub fn delay_replies(&self, delay: Duration) {
+        self.weather.send_modify(|weather| weather.delay_replies = delay);
+    }
+
     /// Whether what the server says is lost. What the client says still arrives.
     pub fn swallow_replies(&self, swallow: bool) {
         self.weather.send_modify(|weather| weather.swallow_replies = swallow);
@@ -110,8 +118,11 @@ async fn carry(client: TcpStream, target: String, weather: Arc<watch::Sender<Wea
     let replies = async {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
-            let swallow = weather.borrow().swallow_replies;
-            if !swallow && to_client.write_all(&buffer[..read]).await.is_err() {
+            let Weather { swallow_replies, delay_replies, .. } = *weather.borrow();
+            if !delay_replies.is_zero() {
+                sleep(delay_replies).await;
+            }
+            if !swallow_replies && to_client.write_all(&buffer[..read]).await.is_err() {
                 return;
             }
         }

@@ -3,7 +3,8 @@
 use semel_backends::aws::AwsSink;
 use semel_core::wire::{Binding, Format, decode};
 use semel_core::{Event, Fault, Message, Topic};
-use semel_testkit::probe::{Probe, Ran, Skip};
+use semel_testkit::probe::{Probe, Skip};
+use semel_testkit::proxy::Proxy;
 use semel_testkit::suites::sink::SinkProbe;
 use semel_testkit::workload::event;
 use serde_json::Value;
@@ -84,14 +85,8 @@ impl SinkProbe for Place {
         Ok(Message::first(self.bus.as_str(), too_large(event)))
     }
 
-    async fn interrupt(&self) -> Ran {
-        self.lab.proxy.refuse(true);
-        self.lab.proxy.cut();
-        Ok(())
-    }
-
-    async fn restore(&self) {
-        self.lab.proxy.refuse(false);
+    fn proxy(&self) -> Option<&Proxy> {
+        Some(&self.lab.proxy)
     }
 }
 

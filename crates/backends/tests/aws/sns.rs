@@ -3,7 +3,8 @@
 use aws_sdk_sqs::types::QueueAttributeName;
 use semel_backends::aws::AwsSink;
 use semel_core::{Event, Message, Topic};
-use semel_testkit::probe::{Probe, Ran, Skip};
+use semel_testkit::probe::{Probe, Skip};
+use semel_testkit::proxy::Proxy;
 use semel_testkit::suites::sink::SinkProbe;
 use semel_testkit::workload::{event, numbers};
 use tokio::time::timeout;
@@ -78,14 +79,8 @@ impl<const FIFO: bool> SinkProbe for Place<FIFO> {
         Ok(Message::first(self.name.as_str(), too_large(event)))
     }
 
-    async fn interrupt(&self) -> Ran {
-        self.lab.proxy.refuse(true);
-        self.lab.proxy.cut();
-        Ok(())
-    }
-
-    async fn restore(&self) {
-        self.lab.proxy.refuse(false);
+    fn proxy(&self) -> Option<&Proxy> {
+        Some(&self.lab.proxy)
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_backends::kafka::KafkaSink;
 use semel_core::{Event, Message, Topic};
-use semel_testkit::probe::{Probe, Ran, Skip};
+use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::suites::sink::SinkProbe;
 
@@ -59,14 +59,8 @@ impl SinkProbe for Kafka {
         Ok(Message::first(self.topic(), large))
     }
 
-    async fn interrupt(&self) -> Ran {
-        self.door().refuse(true);
-        self.door().cut();
-        Ok(())
-    }
-
-    async fn restore(&self) {
-        self.door().refuse(false);
+    fn proxy(&self) -> Option<&Proxy> {
+        Some(self.door())
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 
-use rcgen::{CertifiedKey, generate_simple_self_signed};
 use semel_backends::mqtt::{MqttConfig, MqttVersion};
 use semel_core::{Failure, Fault, Message, Published, Sink, Verdict};
 use semel_testkit::workload::{event, events, numbers};
@@ -11,6 +10,7 @@ use tokio::time::timeout;
 
 use super::server::{OwnServer, Script, Scripted};
 use super::{PATIENCE, Place, Reader, connect, failure_of, publish};
+use crate::certificates::Certificates;
 
 fn assert_told(failure: &Failure, fault: Fault, code: &str) {
     assert_eq!((failure.fault(), failure.code()), (fault, code), "{failure:?}");
@@ -225,14 +225,9 @@ async fn the_reason_of_an_ended_connection_is_told() {
 
 #[tokio::test]
 async fn tls_is_verified() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str| folder.path().join(name);
-    let made = |host: &str| generate_simple_self_signed([host.to_owned()]).unwrap();
-    let CertifiedKey { cert, signing_key } = made("localhost");
-    let (key, own, other) = (file("key"), file("own"), file("other"));
-    std::fs::write(&key, signing_key.serialize_pem()).unwrap();
-    std::fs::write(&own, cert.pem()).unwrap();
-    std::fs::write(&other, made("other.example").cert.pem()).unwrap();
+    let certificates = Certificates::new();
+    let (_, other) = certificates.of("other.example");
+    let (key, own) = certificates.of("localhost");
     let settings = format!("keyfile {}\ncertfile {}", key.display(), own.display());
     let Some(server) = OwnServer::start(&settings).await else { return };
     let port = server.address.rsplit_once(':').unwrap().1;
@@ -249,7 +244,7 @@ async fn tls_is_verified() {
         ("another host", config("127.0.0.1").ca_file(&own)),
         ("a URL without TLS", server.config().ca_file(&own)),
         ("no certificate", config("localhost").ca_file(&key)),
-        ("no file", config("localhost").ca_file(file("missing"))),
+        ("no file", config("localhost").ca_file(own.with_extension("missing"))),
     ];
     for (what, config) in wrong {
         let failure = connect(config).await.expect_err(what);

@@ -15,7 +15,7 @@ use rumqttc::v5::{AsyncClient, Event as Happened, EventLoop, MqttOptions};
 use semel_backends::mqtt::{MqttConfig, MqttSink};
 use semel_core::wire::{Binding, Format, decode};
 use semel_core::{Event, EventId, Failure, Message, Published, Sink, Topic, Verdict};
-use semel_testkit::probe::{Probe, Ran, Skip};
+use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, service};
 use semel_testkit::suites::sink::SinkProbe;
@@ -93,14 +93,8 @@ impl SinkProbe for Place {
         Ok(Message::first(format!("{}/+", self.topic).as_str(), event))
     }
 
-    async fn interrupt(&self) -> Ran {
-        self.proxy.refuse(true);
-        self.proxy.cut();
-        Ok(())
-    }
-
-    async fn restore(&self) {
-        self.proxy.refuse(false);
+    fn proxy(&self) -> Option<&Proxy> {
+        Some(&self.proxy)
     }
 }
 

@@ -3,7 +3,8 @@
 use semel_backends::mqtt::{MqttConfig, MqttSink, MqttVersion};
 use semel_core::wire::Format;
 use semel_core::{Event, Fault, Message, Topic};
-use semel_testkit::probe::{Probe, Ran, Skip};
+use semel_testkit::probe::{Probe, Skip};
+use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, service};
 use semel_testkit::suites::sink::SinkProbe;
 use semel_testkit::workload::event;
@@ -49,12 +50,8 @@ impl SinkProbe for OldPlace {
         self.0.refused(event)
     }
 
-    async fn interrupt(&self) -> Ran {
-        self.0.interrupt().await
-    }
-
-    async fn restore(&self) {
-        self.0.restore().await;
+    fn proxy(&self) -> Option<&Proxy> {
+        self.0.proxy()
     }
 }
 

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
 use super::{PATIENCE, Reader, Stream, failure_of, publish, random_name};
+use crate::certificates::Certificates;
 
 async fn connect_failure(config: NatsConfig) -> Failure {
     timeout(PATIENCE, config.connect()).await.unwrap().expect_err("it must not connect")
@@ -113,6 +114,33 @@ async fn a_full_stream_is_transient_and_holds_its_lane_back() {
     assert_eq!(numbers(&stream.arrived().await), [0, 1, 2, 3]);
 }
 
+/// The server's storage is used up, not the stream's: whatever is sent fails until there is room.
+#[tokio::test]
+async fn a_server_without_room_is_an_outage_and_passes() {
+    const LITTLE: &str = r#"jetstream { store_dir: "STORE", max_mem: 1MB, max_file: 1MB }"#;
+    let Some(server) = OwnServer::start(LITTLE).await else { return };
+    let config = server.config().create_stream(NatsStream::new("ORDERS", ["orders"]));
+    let sink = timeout(PATIENCE, config.connect()).await.unwrap().unwrap();
+    let large = |number| event("a", number).with_bytes("text/plain", vec![b'x'; 100_000]);
+    let mut number = 0;
+    let failure = loop {
+        let published = publish(&sink, "orders", [large(number)]).await;
+        if !published.all_confirmed() {
+            break failure_of(published);
+        }
+        number += 1;
+        assert!(number < 20, "2 MB in 1 MB");
+    };
+    assert_eq!(
+        (failure.fault(), failure.code()),
+        (Fault::Unavailable, "E-NATS-DOWN"),
+        "{failure:?}"
+    );
+    let reader = Reader::open(&server.address).await;
+    reader.context.get_stream("ORDERS").await.unwrap().purge().await.unwrap();
+    assert!(publish(&sink, "orders", [large(number)]).await.all_confirmed());
+}
+
 #[tokio::test]
 async fn a_missing_file_is_misconfigured() {
     let Some(url) = service(Service::Nats) else { return };
@@ -121,6 +149,37 @@ async fn a_missing_file_is_misconfigured() {
     assert_misconfigured(&failure, "E-NATS-TLS");
     let failure = connect_failure(config().ca_file("/no/such/file.pem")).await;
     assert_misconfigured(&failure, "E-NATS-TLS");
+}
+
+#[tokio::test]
+async fn tls_is_verified() {
+    let certificates = Certificates::new();
+    let (_, other) = certificates.of("other.example");
+    let (key, trusted) = certificates.of("localhost");
+    let settings = format!(
+        "jetstream {{ store_dir: \"STORE\" }}\ntls {{ cert_file: {trusted:?}, key_file: {key:?} }}"
+    );
+    let Some(server) = OwnServer::start(&settings).await else { return };
+    let port = server.address.rsplit_once(':').unwrap().1;
+    let config = |host: &str| {
+        let config = NatsConfig::new(&format!("tls://{host}:{port}")).unwrap();
+        config.timeout(Duration::from_secs(3))
+    };
+
+    let stream = NatsStream::new("ORDERS", ["orders"]);
+    let trusting = config("localhost").ca_file(&trusted).create_stream(stream);
+    let sink = timeout(PATIENCE, trusting.connect()).await.unwrap().unwrap();
+    assert!(publish(&sink, "orders", events("a", 0..3)).await.all_confirmed());
+
+    let wrong = [
+        ("no ca_file", config("localhost")),
+        ("another certificate", config("localhost").ca_file(&other)),
+        ("another host", config("127.0.0.1").ca_file(&trusted)),
+    ];
+    for (what, config) in wrong {
+        let connected = timeout(PATIENCE, config.connect()).await.unwrap();
+        assert_misconfigured(&connected.expect_err(what), "E-NATS-TLS");
+    }
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use async_nats::jetstream::stream::{Config, StorageType};
 use semel_backends::nats::{NatsConfig, NatsSink};
 use semel_core::wire::{Binding, Format, decode};
 use semel_core::{Event, EventId, Failure, Message, Published, Sink, Topic, Verdict};
-use semel_testkit::probe::{Probe, Ran, Skip};
+use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, python, service};
 use semel_testkit::suites::sink::SinkProbe;
@@ -97,14 +97,8 @@ impl SinkProbe for Stream {
         Ok(Message::first(self.name.as_str(), event))
     }
 
-    async fn interrupt(&self) -> Ran {
-        self.proxy.refuse(true);
-        self.proxy.cut();
-        Ok(())
-    }
-
-    async fn restore(&self) {
-        self.proxy.refuse(false);
+    fn proxy(&self) -> Option<&Proxy> {
+        Some(&self.proxy)
     }
 }
 

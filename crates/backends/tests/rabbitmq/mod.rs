@@ -3,6 +3,8 @@
 mod errors;
 mod order;
 mod outages;
+#[cfg(feature = "tls")]
+mod secured;
 mod subscription;
 
 use std::sync::Mutex;
@@ -15,7 +17,7 @@ use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use semel_backends::rabbitmq::{RabbitmqConfig, RabbitmqSink};
 use semel_core::wire::{Binding, Format, decode};
 use semel_core::{Event, EventId, Failure, Message, Published, Sink, Topic, Verdict};
-use semel_testkit::probe::{Probe, Ran, Skip};
+use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, python, service};
 use semel_testkit::suites::sink::SinkProbe;
@@ -90,14 +92,8 @@ impl SinkProbe for Queue {
         Ok(Message::first("a queue that is not there", event))
     }
 
-    async fn interrupt(&self) -> Ran {
-        self.proxy.refuse(true);
-        self.proxy.cut();
-        Ok(())
-    }
-
-    async fn restore(&self) {
-        self.proxy.refuse(false);
+    fn proxy(&self) -> Option<&Proxy> {
+        Some(&self.proxy)
     }
 }
 

@@ -294,6 +294,39 @@ async fn a_dead_letter_that_no_queue_takes_stops_the_consumer() {
     assert_eq!(drive.take(1).await[0].message.event.id, written.id, "it is still there");
 }
 
+/// The queue of dead letters takes no more: the letter waits in its queue until there is room.
+#[tokio::test]
+async fn a_full_queue_of_dead_letters_is_an_outage_and_passes() {
+    let Some(queue) = Queue::<COMPETING>::fresh().await else { return };
+    queue.commit_all(&[event("a", 1)]).await;
+    let mut drive = Drive::open(&queue).await;
+    let taken = drive.take(1).await;
+    let dead_queue = queue.dead_queue();
+    let gone = queue.reader.channel.queue_delete(dead_queue.as_str().into(), Default::default());
+    timeout(PATIENCE, gone).await.unwrap().unwrap();
+    queue.reader.declare(&dead_queue, full_after_one()).await;
+    while publish(&queue.sink, &dead_queue, [event("x", 0)]).await.all_confirmed() {}
+
+    let dead = [(taken[0].receipt, semel_testkit::workload::dead(false))];
+    let settlements = semel_testkit::workload::settlements(dead);
+    let failure = timeout(PATIENCE, drive.source.settle(&settlements)).await.unwrap().unwrap_err();
+    assert_eq!((failure.fault(), failure.code()), (Fault::Unavailable, "E-RABBITMQ-NACK"));
+
+    let purged = queue.reader.channel.queue_purge(dead_queue.into(), Default::default());
+    timeout(PATIENCE, purged).await.unwrap().unwrap();
+    timeout(PATIENCE, drive.source.settle(&settlements)).await.unwrap().unwrap();
+    let letters = queue.dead_letters().await.unwrap();
+    assert_eq!(letters.len(), 1, "kept once");
+}
+
+/// The limit is checked after the message that reaches it.
+fn full_after_one() -> FieldTable {
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-max-length".into(), AMQPValue::LongInt(1));
+    arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
+    arguments
+}
+
 /// The queue itself goes away under a consumer.
 #[tokio::test]
 async fn a_queue_that_is_deleted_is_told() {

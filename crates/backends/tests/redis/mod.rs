@@ -19,7 +19,7 @@ use redis::{Client, Cmd, FromRedisValue, cmd};
 use semel_backends::redis::{RedisConfig, RedisSink};
 use semel_core::wire::{Binding, Format, decode};
 use semel_core::{Event, EventId, Failure, Message, Published, Sink, Topic, Verdict};
-use semel_testkit::probe::{Probe, Ran, Skip};
+use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, service};
 use semel_testkit::suites::sink::SinkProbe;
@@ -96,14 +96,8 @@ impl SinkProbe for Stream {
         Ok(Message::first(self.name.as_str(), event))
     }
 
-    async fn interrupt(&self) -> Ran {
-        self.proxy.refuse(true);
-        self.proxy.cut();
-        Ok(())
-    }
-
-    async fn restore(&self) {
-        self.proxy.refuse(false);
+    fn proxy(&self) -> Option<&Proxy> {
+        Some(&self.proxy)
     }
 }
 

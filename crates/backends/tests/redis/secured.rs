@@ -1,31 +1,18 @@
 //! TLS: verified against the certificate that is given, and against nothing less.
 
-use std::path::PathBuf;
-
-use rcgen::{CertifiedKey, generate_simple_self_signed};
 use semel_backends::redis::RedisConfig;
 use semel_core::Fault;
 use semel_testkit::workload::events;
-use tempfile::TempDir;
 
 use super::server::{OwnServer, free_port};
 use super::{BRIEFLY, connect, publish};
-
-/// A key, and a certificate for it that it signed itself, in files.
-fn certificate(folder: &TempDir, host: &str) -> (PathBuf, PathBuf) {
-    let CertifiedKey { cert, signing_key } =
-        generate_simple_self_signed([host.to_owned()]).unwrap();
-    let (key_file, certificate_file) = (folder.path().join("key"), folder.path().join(host));
-    std::fs::write(&key_file, signing_key.serialize_pem()).unwrap();
-    std::fs::write(&certificate_file, cert.pem()).unwrap();
-    (key_file, certificate_file)
-}
+use crate::certificates::Certificates;
 
 #[tokio::test]
 async fn tls_is_verified() {
-    let folder = tempfile::tempdir().unwrap();
-    let (_, other) = certificate(&folder, "other.example");
-    let (key, trusted) = certificate(&folder, "localhost");
+    let certificates = Certificates::new();
+    let (_, other) = certificates.of("other.example");
+    let (key, trusted) = certificates.of("localhost");
     let port = free_port().to_string();
     let (key, file) = (key.display().to_string(), trusted.display().to_string());
     let settings = [

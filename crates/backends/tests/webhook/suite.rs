@@ -3,7 +3,7 @@
 use semel_backends::webhook::WebhookSink;
 use semel_core::wire::Format;
 use semel_core::{Event, Message};
-use semel_testkit::probe::{Probe, Ran, Skip};
+use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::sink_suite;
 use semel_testkit::suites::sink::SinkProbe;
@@ -49,14 +49,8 @@ impl<const FORMAT: usize> SinkProbe for Webhook<FORMAT> {
         Ok(Message::first(self.topic(), event.with_header("refuse", "yes")))
     }
 
-    async fn interrupt(&self) -> Ran {
-        self.proxy.refuse(true);
-        self.proxy.cut();
-        Ok(())
-    }
-
-    async fn restore(&self) {
-        self.proxy.refuse(false);
+    fn proxy(&self) -> Option<&Proxy> {
+        Some(&self.proxy)
     }
 }
 

@@ -19,8 +19,8 @@ use semel_core::coordination::Share;
 use semel_core::wire::{Binding, Format};
 use semel_core::{Message, Sink};
 
-use crate::events::Load;
-use crate::{Broker, Native, Outcomes, Target};
+use crate::events::{AT_ONCE, Load};
+use crate::{Alike, Broker, Native, Outcomes, Target};
 
 pub(crate) const BROKER: Broker = Broker {
     name: "kafka",
@@ -33,10 +33,11 @@ pub(crate) const BROKER: Broker = Broker {
     },
     bare: |target, load| Box::pin(async move { bare(&target, load) }),
     remove: |target| Box::pin(remove(target)),
+    alike: None,
     native: Some(Native { tool: "kafka-producer-perf-test", run: native }),
 };
 
-/// Exactly once, beside the same bare producer, which is not.
+/// Exactly once, beside the same bare producer, which is not, and one with transactions.
 pub(crate) const ONCE: Broker = Broker {
     name: "kafka-once",
     sink: |target| {
@@ -46,6 +47,10 @@ pub(crate) const ONCE: Broker = Broker {
             Ok(Arc::new(sink) as Arc<dyn Sink>)
         })
     },
+    alike: Some(Alike {
+        promise: "transactions, each as large as the engine may have under way",
+        run: |target, load| Box::pin(async move { in_transactions(&target, load) }),
+    }),
     ..BROKER
 };
 
@@ -79,7 +84,7 @@ impl ProducerContext<NoCustomPartitioner> for Count {
     }
 }
 
-fn bare(target: &Target, load: Load) -> Outcomes<Duration> {
+fn config(target: &Target) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
         .set("bootstrap.servers", &target.server)
@@ -88,6 +93,31 @@ fn bare(target: &Target, load: Load) -> Outcomes<Duration> {
         .set("linger.ms", "1")
         .set("batch.size", "262144")
         .set("partitioner", "murmur2_random");
+    config
+}
+
+/// One transaction after the other. It writes no journal, so after a crash nobody knows what is there.
+fn in_transactions(target: &Target, load: Load) -> Outcomes<Duration> {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let mut config = config(target);
+    config.set("transactional.id", &target.topic);
+    let producer = ThreadedProducer::from_config_and_context(&config, Count::default())?;
+    producer.init_transactions(PATIENCE)?;
+    producer.client().fetch_metadata(Some(&target.topic), Duration::from_secs(10))?;
+    let began = Instant::now();
+    let mut batches = load.batches(&target.topic).peekable();
+    while batches.peek().is_some() {
+        producer.begin_transaction()?;
+        for message in batches.by_ref().take(AT_ONCE).flatten() {
+            send(&producer, &message);
+        }
+        producer.commit_transaction(PATIENCE)?;
+    }
+    Ok(began.elapsed())
+}
+
+fn bare(target: &Target, load: Load) -> Outcomes<Duration> {
+    let config = config(target);
     let producer = ThreadedProducer::from_config_and_context(&config, Count::default())?;
     producer.client().fetch_metadata(Some(&target.topic), Duration::from_secs(10))?;
     let began = Instant::now();

@@ -1,5 +1,6 @@
-//! How fast each sink is when the engine feeds it, beside a bare loop of the same client library and
-//! the broker's own load tool, against the same server in the same run.
+//! How fast each sink is when the engine feeds it, beside a bare loop of the same client library, one
+//! that keeps the same promise where the first does not, and the broker's own load tool, against the
+//! same server in the same run.
 //! `./dev bench sinks [NAME …] [--events N] [--rounds N]`
 //!
 //! Servers are those of `SEMEL_TEST_*`. Every measurement is a process of its own, so that its memory
@@ -38,7 +39,15 @@ struct Broker {
     sink: fn(Target) -> Soon<Arc<dyn Sink>>,
     bare: fn(Target, Load) -> Soon<Duration>,
     remove: fn(Target) -> Soon<()>,
+    /// Where `bare` does less than the sink has to.
+    alike: Option<Alike>,
     native: Option<Native>,
+}
+
+/// A bare client that keeps the promise of the sink, which it says in a few words.
+struct Alike {
+    promise: &'static str,
+    run: fn(Target, Load) -> Soon<Duration>,
 }
 
 /// The load tool of a broker: its name, and how many events it sends in a second.
@@ -68,6 +77,10 @@ struct Wish {
 
 /// The first word to a process that measures one side.
 const ONE: &str = "--one";
+/// The sides.
+const ENGINE: &str = "engine";
+const BARE: &str = "bare";
+const ALIKE: &str = "alike";
 
 #[tokio::main]
 async fn main() -> Outcomes<()> {
@@ -83,8 +96,8 @@ async fn main() -> Outcomes<()> {
     let load = Load { count: wish.events, ..Load::default() };
     println!("events/s; {load}, medians of {} alternating runs", wish.rounds);
     println!(
-        "{:<10} {:>6} {:>10} {:>10} {:>6} {:>10} {:>6} {:>10}",
-        "sink", "lanes", "engine", "bare", "ratio", "own tool", "ratio", "memory"
+        "{:<10} {:>6} {:>10} {:>10} {:>6} {:>10} {:>6} {:>10} {:>6} {:>10}",
+        "sink", "lanes", "engine", "bare", "ratio", "alike", "ratio", "own tool", "ratio", "memory"
     );
     let mut notes = Vec::new();
     for broker in BROKERS {
@@ -92,7 +105,7 @@ async fn main() -> Outcomes<()> {
             notes.push(format!("{}: {}", broker.name, compare(broker, &wish).await?));
         }
     }
-    println!("its own tool: {}", notes.join("; "));
+    println!("alike, and own tool: {}", notes.join("; "));
     Ok(())
 }
 
@@ -117,7 +130,7 @@ fn find(name: &str) -> Outcomes<&'static Broker> {
     found.ok_or_else(|| format!("no broker {name:?}").into())
 }
 
-/// Prints the lines of a broker, and says which tool of its own there is.
+/// Prints the lines of a broker, and says what else it was compared with.
 async fn compare(broker: &Broker, wish: &Wish) -> Outcomes<String> {
     let Ok(server) = std::env::var(broker.variable) else {
         println!("{:<10} {} is not set: nothing to measure", broker.name, broker.variable);
@@ -125,28 +138,36 @@ async fn compare(broker: &Broker, wish: &Wish) -> Outcomes<String> {
     };
     let (native, note) = run_native(broker, &server, wish).await?;
     for lanes in LANES {
-        let (mut engine, mut bare, mut memory) = (Vec::new(), Vec::new(), 0);
+        let (mut engine, mut bare, mut alike, mut memory) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for _ in 0..wish.rounds {
-            bare.push(run("bare", broker, &server, wish.events, lanes).await?.0);
-            let (rate, most) = run("engine", broker, &server, wish.events, lanes).await?;
+            bare.push(run(BARE, broker, &server, wish.events, lanes).await?.0);
+            if broker.alike.is_some() {
+                alike.push(run(ALIKE, broker, &server, wish.events, lanes).await?.0);
+            }
+            let (rate, most) = run(ENGINE, broker, &server, wish.events, lanes).await?;
             engine.push(rate);
             memory = memory.max(most);
         }
-        let (engine, bare) = (median(engine), median(bare));
-        let own = native.map_or_else(
-            || format!("{:>10} {:>6}", "-", "-"),
-            |native| format!("{native:>10.0} {:>6.2}", engine / native),
-        );
-        let (name, ratio) = (broker.name, engine / bare);
-        println!(
-            "{name:<10} {lanes:>6} {engine:>10.0} {bare:>10.0} {ratio:>6.2} {own} {memory:>6} MiB"
-        );
+        let engine = median(engine);
+        let alike = broker.alike.as_ref().map(|_| median(alike));
+        let beside = [Some(median(bare)), alike, native].map(|rate| compared(engine, rate));
+        let (name, beside) = (broker.name, beside.join(" "));
+        println!("{name:<10} {lanes:>6} {engine:>10.0} {beside} {memory:>6} MiB");
     }
-    Ok(note)
+    let alike = broker.alike.as_ref().map_or("as bare", |alike| alike.promise);
+    Ok(format!("{alike}, {note}"))
+}
+
+/// A rate, and the engine's as a ratio to it.
+fn compared(engine: f64, rate: Option<f64>) -> String {
+    match rate {
+        Some(rate) => format!("{rate:>10.0} {:>6.2}", engine / rate),
+        None => format!("{:>10} {:>6}", "-", "-"),
+    }
 }
 
 async fn run_native(broker: &Broker, server: &str, wish: &Wish) -> Outcomes<(Option<f64>, String)> {
-    let Some(native) = &broker.native else { return Ok((None, "none".to_owned())) };
+    let Some(native) = &broker.native else { return Ok((None, "no tool".to_owned())) };
     let mut rates = Vec::new();
     for _ in 0..wish.rounds {
         let target = fresh(broker, server).await?;
@@ -190,11 +211,13 @@ async fn run(
 
 /// In the process of its own.
 async fn measure(way: &str, broker: &Broker, target: Target, load: Load) -> Outcomes<()> {
-    let took = if way == "engine" {
-        let sink = (broker.sink)(target.clone()).await?;
-        engine::run(sink, &target.topic, load).await?
-    } else {
-        (broker.bare)(target, load).await?
+    let took = match (way, &broker.alike) {
+        (ENGINE, _) => {
+            let sink = (broker.sink)(target.clone()).await?;
+            engine::run(sink, &target.topic, load).await?
+        }
+        (ALIKE, Some(alike)) => (alike.run)(target, load).await?,
+        _ => (broker.bare)(target, load).await?,
     };
     let status = std::fs::read_to_string("/proc/self/status")?;
     let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0");

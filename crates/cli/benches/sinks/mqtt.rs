@@ -25,6 +25,7 @@ pub(crate) const BROKER: Broker = Broker {
     },
     bare: |target, load| Box::pin(bare(target, load)),
     remove: |_| Box::pin(async { Ok(()) }),
+    alike: None,
     native: None,
 };
 

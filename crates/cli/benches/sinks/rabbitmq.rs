@@ -7,13 +7,13 @@ use futures_util::future::try_join_all;
 use futures_util::{TryStreamExt, stream};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Connection, ConnectionProperties};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use semel_backends::rabbitmq::RabbitmqConfig;
 use semel_core::wire::{Binding, Format};
 use semel_core::{Message, Sink};
 
-use crate::events::{AT_ONCE, Load};
-use crate::{Broker, Outcomes, Target};
+use crate::events::{AT_ONCE, BATCH, Load, event};
+use crate::{Alike, Broker, Outcomes, Target};
 
 pub(crate) const BROKER: Broker = Broker {
     name: "rabbitmq",
@@ -26,6 +26,10 @@ pub(crate) const BROKER: Broker = Broker {
     },
     bare: |target, load| Box::pin(bare(target, load)),
     remove: |target| Box::pin(remove(target)),
+    alike: Some(Alike {
+        promise: "an event of a lane is sent when the one before it is confirmed",
+        run: |target, load| Box::pin(lane_by_lane(target, load)),
+    }),
     native: None,
 };
 
@@ -51,25 +55,47 @@ async fn remove(target: Target) -> Outcomes<()> {
 /// at what was returned.
 async fn bare(target: Target, load: Load) -> Outcomes<Duration> {
     let connection = connect(&target).await?;
-    let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    let (channel, topic) = (&channel, &target.topic);
-    let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+    let (channel, topic) = (&confirming(&connection).await?, &target.topic);
     let began = Instant::now();
     stream::iter(load.batches(topic).map(Ok))
         .try_for_each_concurrent(AT_ONCE, async |batch: Vec<Message>| {
-            let send = async |message: &Message| {
-                let (key, body) = (topic.as_str().into(), message.event.payload.bytes());
-                let sent =
-                    channel.basic_publish("".into(), key, options, body, properties(message));
-                sent.await?.await
-            };
-            let answers = try_join_all(batch.iter().map(send)).await?;
-            assert!(answers.iter().all(lapin::Confirmation::is_ack));
+            try_join_all(batch.iter().map(|message| send(channel, topic, message))).await?;
             Outcomes::Ok(())
         })
         .await?;
     Ok(began.elapsed())
+}
+
+/// All lanes side by side, as many events under way at most, each of a lane after the one before it.
+async fn lane_by_lane(target: Target, load: Load) -> Outcomes<Duration> {
+    let connection = connect(&target).await?;
+    let (channel, topic, payload) =
+        (&confirming(&connection).await?, &target.topic, &load.payload());
+    let began = Instant::now();
+    stream::iter((0..load.lanes).map(Ok))
+        .try_for_each_concurrent(AT_ONCE * BATCH, async |lane: usize| {
+            for number in (lane..load.count).step_by(load.lanes) {
+                let message = Message::first(&**topic, event(number, load.lanes, payload));
+                send(channel, topic, &message).await?;
+            }
+            Outcomes::Ok(())
+        })
+        .await?;
+    Ok(began.elapsed())
+}
+
+async fn confirming(connection: &Connection) -> Outcomes<Channel> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    Ok(channel)
+}
+
+async fn send(channel: &Channel, topic: &str, message: &Message) -> Outcomes<()> {
+    let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+    let (key, body) = (topic.into(), message.event.payload.bytes());
+    let sent = channel.basic_publish("".into(), key, options, body, properties(message));
+    assert!(sent.await?.await?.is_ack());
+    Ok(())
 }
 
 fn properties(message: &Message) -> BasicProperties {

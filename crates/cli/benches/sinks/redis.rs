@@ -24,6 +24,7 @@ pub(crate) const BROKER: Broker = Broker {
     },
     bare: |target, load| Box::pin(bare(target, load)),
     remove: |target| Box::pin(remove(target)),
+    alike: None,
     native: Some(Native { tool: "redis-benchmark", run: native }),
 };
 

@@ -230,7 +230,7 @@ impl Conductor {
     }
 
     fn start_publishing(&mut self) {
-        while self.publishing < self.settings.concurrency
+        while self.publishing < self.settings.calls_at_once()
             && self.sink_circuit.is_closed()
             && self.lanes.has_ready()
             && !self.is_finishing()

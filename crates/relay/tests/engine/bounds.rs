@@ -1,4 +1,4 @@
-//! What the engine holds is bounded, in events and in bytes.
+//! What the engine holds is bounded, in events and in bytes; up to there it is under way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,7 +39,8 @@ impl Source for Counting {
     }
 }
 
-async fn most_in_flight(settings: Settings, payload: usize) -> usize {
+/// The most events that were out, and the most calls that ran at once.
+async fn most_in_flight(settings: Settings, payload: usize) -> (usize, usize) {
     let database = MemoryDatabase::new();
     let mut tx = database.begin().await;
     for number in 0..2_000 {
@@ -48,28 +49,53 @@ async fn most_in_flight(settings: Settings, payload: usize) -> usize {
         database.append(&mut tx, &[event]).await.unwrap();
     }
     tx.commit();
-    let sink = Scripted::new(|_| async {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        Published::All
+    let (calls, most_calls) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let most_seen = Arc::clone(&most_calls);
+    let sink = Scripted::new(move |_| {
+        let calls = Arc::clone(&calls);
+        most_seen.fetch_max(calls.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        async move {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            calls.fetch_sub(1, Ordering::Relaxed);
+            Published::All
+        }
     });
     let most = Arc::new(AtomicUsize::new(0));
     let source =
         Counting { inner: database.source(), events: Arc::default(), most: Arc::clone(&most) };
     let relay = Relay::new("test", source, sink).with_settings(settings);
     assert_eq!(relay.drain(Stop::never()).await.unwrap().published, 2_000);
-    most.load(Ordering::Relaxed)
+    (most.load(Ordering::Relaxed), most_calls.load(Ordering::Relaxed))
 }
 
 #[tokio::test(start_paused = true)]
 async fn in_events() {
     let settings = Settings { batch_events: 30, in_flight_events: 100, ..Settings::default() };
-    let most = most_in_flight(settings, 10).await;
+    let (most, _) = most_in_flight(settings, 10).await;
     assert!((90..=100).contains(&most), "{most}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn in_bytes() {
     let settings = Settings { in_flight_bytes: 100_000, ..Settings::default() };
-    let most = most_in_flight(settings, 10_000).await;
+    let (most, _) = most_in_flight(settings, 10_000).await;
     assert!((9..=11).contains(&most), "{most} events of 10 kB in 100 kB");
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_calls_as_batches_in_flight() {
+    for (batch_events, in_flight_events, calls) in [(100, 800, 8), (100, 100, 1), (500, 1000, 2)] {
+        let settings = Settings { batch_events, in_flight_events, ..Settings::default() };
+        let most = most_in_flight(settings, 10).await;
+        assert_eq!(most, (in_flight_events, calls), "batches of {batch_events}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_calls_as_are_allowed() {
+    let few = Settings { concurrency: Some(2), ..Settings::default() };
+    let few = Settings { batch_events: 100, in_flight_events: 800, ..few };
+    assert_eq!(most_in_flight(few, 10).await, (800, 2));
+    let small = Settings { batch_events: 2, in_flight_events: 800, ..Settings::default() };
+    assert_eq!(most_in_flight(small, 10).await.1, 32);
 }

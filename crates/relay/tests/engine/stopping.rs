@@ -82,7 +82,7 @@ async fn a_relay_that_lost_ownership_drops_what_it_holds() {
     let (stopper, stop) = Stop::new();
     let old_sink = slow();
     let one_at_a_time =
-        semel_relay::Settings { batch_events: 1, concurrency: 1, ..Default::default() };
+        semel_relay::Settings { batch_events: 1, concurrency: Some(1), ..Default::default() };
     let old = bench.relay(&old_sink).with_settings(one_at_a_time);
     let old = tokio::spawn(old.run(stop));
     sleep(Duration::from_secs(1)).await;

@@ -40,7 +40,7 @@ impl Plan {
                 batch_events,
                 in_flight_events: batch_events + random.random_range(0..32),
                 in_flight_bytes: random.random_range(300..20_000),
-                concurrency: random.random_range(1..=4),
+                concurrency: Some(random.random_range(1..=4)),
                 publish_timeout: Duration::from_secs(2),
                 schedule: Schedule::new(attempts.map(Duration::from_millis).collect()),
                 on_dead: if random.random() { OnDead::ParkLane } else { OnDead::SkipEvent },

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use semel_core::{Event, Failure, Fault, Message, Payload, Published, Sink, Topic, Verdict};
 use tokio::time::timeout;
 
 use crate::probe::{Probe, Ran, Skip};
+use crate::proxy::Proxy;
 use crate::workload::{assert_intact, at_once, awkward_events, event, events, eventually, number};
 
 /// How the suite gets at a sink and at what arrived behind it.
@@ -47,16 +48,30 @@ pub trait SinkProbe: Probe {
         Err(Skip::because("the probe knows nothing that it refuses"))
     }
 
+    /// The proxy through which the sink reaches its receiver.
+    fn proxy(&self) -> Option<&Proxy> {
+        None
+    }
+
+    /// By how much answers are late where the receiver is slow: well below what the sink waits for.
+    const SLOW: Duration = Duration::from_millis(250);
+
     /// Makes the receiver unreachable.
     ///
     /// # Errors
     /// Why that cannot be done.
     fn interrupt(&self) -> impl Future<Output = Ran> + Send {
-        std::future::ready(Err(Skip::because("the probe cannot make it unreachable")))
+        std::future::ready(behind_proxy(self).map(|proxy| {
+            proxy.refuse(true);
+            proxy.cut();
+        }))
     }
 
     /// Makes the receiver reachable again.
     fn restore(&self) -> impl Future<Output = ()> + Send {
+        if let Some(proxy) = self.proxy() {
+            proxy.refuse(false);
+        }
         std::future::ready(())
     }
 }
@@ -78,6 +93,7 @@ macro_rules! sink_suite {
             a_refusal_holds_back_the_rest_of_its_lane_alone
             a_lane_goes_on_after_a_refusal
             an_outage_is_unavailable_and_passes
+            a_slow_receiver_is_waited_for
             a_dropped_publish_leaves_the_sink_usable
         }
     };
@@ -272,6 +288,19 @@ pub async fn an_outage_is_unavailable_and_passes<P: SinkProbe>(probe: &Arc<P>) -
     Ok(())
 }
 
+/// Answers that come late are waited for: no failure, no repetition, and order holds.
+pub async fn a_slow_receiver_is_waited_for<P: SinkProbe>(probe: &Arc<P>) -> Ran {
+    publish_all(&**probe, [event("a", 0)]).await;
+    behind_proxy(&**probe)?.delay_replies(P::SLOW);
+    let began = Instant::now();
+    publish_all(&**probe, [event("a", 1), event("b", 2), event("a", 3)]).await;
+    assert!(began.elapsed() >= P::SLOW, "confirmed before the answer came");
+    probe.sink().check().await.expect("slow is not away");
+    behind_proxy(&**probe)?.delay_replies(Duration::ZERO);
+    publish_all(&**probe, [event("a", 4)]).await;
+    expect_arrived(&**probe, &[("a", &[0, 1, 3, 4]), ("b", &[2])]).await
+}
+
 /// A `publish` that is dropped half-way has an unknown outcome; the next one works.
 pub async fn a_dropped_publish_leaves_the_sink_usable<P: SinkProbe>(probe: &Arc<P>) -> Ran {
     let batch: Vec<_> =
@@ -291,6 +320,10 @@ pub async fn a_dropped_publish_leaves_the_sink_usable<P: SinkProbe>(probe: &Arc<
         assert_eq!(*lane, (0..P::MANY).collect::<Vec<_>>(), "first arrivals are in order");
     }
     Ok(())
+}
+
+fn behind_proxy<P: SinkProbe + ?Sized>(probe: &P) -> Result<&Proxy, Skip> {
+    probe.proxy().ok_or_else(|| Skip::because("the probe has no proxy before it"))
 }
 
 const PATIENCE_IN_AN_OUTAGE: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use semel_backends::kafka::ExactlyOnceSink;
 use semel_core::coordination::Share;
 use semel_core::{Event, Message, Topic};
-use semel_testkit::probe::{Probe, Ran, Skip};
+use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::suites::sink::SinkProbe;
 
@@ -61,14 +61,11 @@ impl SinkProbe for ExactlyOnce {
         Ok(Message::first(self.topic(), large))
     }
 
-    async fn interrupt(&self) -> Ran {
-        self.door().refuse(true);
-        self.door().cut();
-        Ok(())
-    }
+    /// A transaction takes many answers.
+    const SLOW: Duration = Duration::from_millis(100);
 
-    async fn restore(&self) {
-        self.door().refuse(false);
+    fn proxy(&self) -> Option<&Proxy> {
+        Some(self.door())
     }
 }
 

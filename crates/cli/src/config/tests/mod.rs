@@ -57,6 +57,7 @@ fn the_smallest_file_is_enough() {
     assert_eq!(pipeline.source.url.reveal(), "sqlite://shop.db");
     let settings = &pipeline.settings;
     assert_eq!((settings.batch_events, settings.in_flight_events), (500, 1000));
+    assert_eq!(settings.calls_at_once(), 4);
     assert_eq!(settings.poll_interval, Duration::from_millis(100));
     assert_eq!((&settings.schedule, settings.on_dead), (&Schedule::broker(), OnDead::ParkLane));
     assert_eq!(config.retention, None);
@@ -94,6 +95,9 @@ chunk = 10
 fn defaults_follow_from_what_is_said() {
     let text = SMALLEST.replace("[sink.out]", "batch = 5000\n[sink.out]");
     assert_eq!(parse(&text).unwrap().pipelines[0].settings.in_flight_events, 5000);
+    let text = SMALLEST.replace("[sink.out]", "batch = 1000\n[sink.out]");
+    let wide = parse(&format!("{text}[limits]\nin_flight_events = 8000\n")).unwrap();
+    assert_eq!(wide.pipelines[0].settings.calls_at_once(), 8, "all of them can be under way");
     assert_eq!(pipeline("retry = \"webhook\"").settings.schedule, Schedule::webhook());
     let skipping = pipeline("[pipeline.orders.retry]\nschedule = \"webhook\"\non_dead = \"skip\"");
     assert_eq!(skipping.settings.schedule, Schedule::webhook());
