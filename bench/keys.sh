@@ -10,7 +10,7 @@ source scripts/setup.sh
 
 arguments=("${@:2}")
 
-layer() { cargo bench -p semel-http --bench layer; }
+layer() { cargo bench -p semel-http --bench layer --bench allocations -- "${arguments[@]}"; }
 redis() { cargo bench -p semel-backends --features redis --bench keys -- "${arguments[@]}"; }
 purge() { bench/purge.sh "${arguments[@]}"; }
 proxy() {

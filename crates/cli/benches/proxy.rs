@@ -5,6 +5,7 @@
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::fs::{self, File};
 use std::net::TcpListener as StdListener;
@@ -39,23 +40,34 @@ async fn main() -> Outcome<()> {
     for (_, address) in &others {
         answering(address).await?;
     }
+    let (mut ratios, mut added) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
         println!("round {round}:");
-        let (mut bare, mut nginx_rate, mut semel_rate) = (Duration::ZERO, None, 0.0);
+        let mut figures = HashMap::new();
         for (name, address) in &others {
             let p50 = latency(address, seconds).await?;
             let rate = rate(address, seconds, connections).await?;
-            match *name {
-                "no proxy" => bare = p50,
-                "semel" => semel_rate = rate,
-                _ => nginx_rate = Some(rate),
-            }
-            let adds = p50.saturating_sub(bare);
+            figures.insert(*name, (p50, rate));
+            let adds = p50.saturating_sub(figures["no proxy"].0);
             println!("  {name}: p50 {p50:?} (adds {adds:?}), {rate:.0}/s over {connections}");
         }
-        if let Some(rate) = nginx_rate {
-            println!("  semel is {:.2} of nginx", semel_rate / rate);
-        }
+        // Whoever comes second finds a warmer machine: they take turns.
+        others[1..].reverse();
+        let Some((nginx, nginx_rate)) = figures.get("nginx") else { continue };
+        let (bare, (semel, semel_rate)) = (figures["no proxy"].0, figures["semel"]);
+        println!("  semel is {:.2} of nginx", semel_rate / nginx_rate);
+        ratios.push(semel_rate / nginx_rate);
+        added.push([semel, *nginx].map(|p50| p50.saturating_sub(bare)));
+    }
+    if !ratios.is_empty() {
+        ratios.sort_by(f64::total_cmp);
+        let median = |which: usize| {
+            let mut all: Vec<_> = added.iter().map(|added| added[which]).collect();
+            all.sort_unstable();
+            all[all.len() / 2]
+        };
+        let (ratio, ours, theirs) = (ratios[ratios.len() / 2], median(0), median(1));
+        println!("median: {ratio:.2} of nginx; semel adds {ours:?}, nginx {theirs:?}");
     }
     Ok(())
 }

@@ -41,6 +41,8 @@ struct Inner {
     request: OnceLock<(Arc<Policy>, Option<FirstTrace>)>,
     /// What the operation has stored itself, if the transaction it was stored in is committed.
     written: Mutex<Option<Record>>,
+    /// Most have stored nothing themselves, and need not look.
+    has_written: AtomicBool,
 }
 
 impl Attempt {
@@ -52,6 +54,7 @@ impl Attempt {
             lost: AtomicBool::new(false),
             request: OnceLock::new(),
             written: Mutex::new(None),
+            has_written: AtomicBool::new(false),
         }))
     }
 
@@ -106,11 +109,15 @@ impl Attempt {
     }
 
     pub(crate) fn written(&self) -> Option<Record> {
+        if !self.0.has_written.load(Ordering::Acquire) {
+            return None;
+        }
         self.0.written.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn mark_written(&self, record: Record) {
         *self.0.written.lock().unwrap_or_else(PoisonError::into_inner) = Some(record);
+        self.0.has_written.store(true, Ordering::Release);
     }
 }
 

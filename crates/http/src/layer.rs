@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "proxy")]
+use http::{Method, Request};
 use semel_core::idempotency::IdempotencyStore;
 use tower_layer::Layer;
 
@@ -58,6 +60,13 @@ impl IdempotencyLayer {
     /// can afford.
     pub async fn drained(&self) {
         self.engine.leases.emptied().await;
+    }
+
+    /// Whether a request and its answer pass as if there were no layer.
+    #[cfg(feature = "proxy")]
+    pub(crate) fn ignores<B>(&self, request: &Request<B>) -> bool {
+        // `OPTIONS` may be answered with the retention.
+        !self.policy.concerns(request) && *request.method() != Method::OPTIONS
     }
 }
 

@@ -1,7 +1,7 @@
 //! Keeps the leases of running operations alive, from a task of its own, so that an operation that
 //! never yields does not lose its claim.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -27,7 +27,10 @@ pub(crate) struct Leases {
 
 #[derive(Default)]
 struct Book {
-    entries: HashMap<u64, Entry>,
+    /// In the order they came in.
+    entries: BTreeMap<u64, Entry>,
+    /// Whether somebody waits until there is none.
+    is_awaited: bool,
     last_id: u64,
     shortest: Option<Duration>,
     supervisor: Option<u64>,
@@ -95,8 +98,12 @@ impl Leases {
         loop {
             let mut emptied = std::pin::pin!(self.emptied.notified());
             emptied.as_mut().enable();
-            if self.book().entries.is_empty() {
-                return;
+            {
+                let mut book = self.book();
+                if book.entries.is_empty() {
+                    return;
+                }
+                book.is_awaited = true;
             }
             emptied.await;
         }
@@ -207,7 +214,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         let mut book = self.leases.book();
         book.entries.remove(&self.id);
-        if book.entries.is_empty() {
+        if book.entries.is_empty() && std::mem::take(&mut book.is_awaited) {
             self.leases.emptied.notify_waiters();
         }
     }

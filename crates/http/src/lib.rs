@@ -52,6 +52,7 @@
 //!
 //! # Limits
 //!
+//! - A database keeps what is expired until somebody deletes it: spawn [`purge`] beside the service.
 //! - Bodies of requests with a key are read into memory before anything else, up to a limit.
 //! - The part of a response that is streamed after the handler returned is not protected from a
 //!   client that hangs up, and not repeated.
@@ -93,6 +94,7 @@ mod policy;
 pub mod problem;
 #[cfg(feature = "proxy")]
 pub mod proxy;
+mod purge;
 mod record;
 mod run;
 mod scope;
@@ -110,6 +112,7 @@ pub use encryption::{Encrypted, EncryptionKeys};
 pub use key::IdempotencyKey;
 pub use layer::IdempotencyLayer;
 pub use policy::{Covers, Policy};
+pub use purge::purge;
 pub use run::{Idempotent, Ran, RunError};
 pub use scope::Scope;
 pub use service::{IdempotencyService, ResponseFuture};

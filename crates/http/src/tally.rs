@@ -1,6 +1,6 @@
 //! Counts what became of every keyed request, once each, so that the outcomes add up.
 
-use metrics::{Key, Label, Level, Metadata, with_recorder};
+use metrics::{Gauge, Key, Label, Level, Metadata, with_recorder};
 use semel_core::telemetry::{IDEMPOTENCY_REQUESTS, IDEMPOTENCY_RUNNING};
 
 macro_rules! outcomes {
@@ -64,24 +64,29 @@ impl Tally {
 
 impl Drop for Tally {
     fn drop(&mut self) {
-        let metadata = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
-        with_recorder(|recorder| recorder.register_counter(self.0.key(), &metadata)).increment(1);
+        let counter = with_recorder(|it| it.register_counter(self.0.key(), &metadata()));
+        counter.increment(1);
     }
 }
 
 /// An operation that is running now.
-#[derive(Debug)]
-pub(crate) struct Running;
+pub(crate) struct Running(Gauge);
 
 impl Running {
     pub(crate) fn new() -> Self {
-        metrics::gauge!(IDEMPOTENCY_RUNNING.name).increment(1);
-        Self
+        static KEY: Key = Key::from_static_name(IDEMPOTENCY_RUNNING.name);
+        let gauge = with_recorder(|it| it.register_gauge(&KEY, &metadata()));
+        gauge.increment(1);
+        Self(gauge)
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        metrics::gauge!(IDEMPOTENCY_RUNNING.name).decrement(1);
+        self.0.decrement(1);
     }
+}
+
+fn metadata() -> Metadata<'static> {
+    Metadata::new(module_path!(), Level::INFO, Some(module_path!()))
 }

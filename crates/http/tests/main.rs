@@ -13,6 +13,7 @@ mod limits;
 mod metrics;
 mod misuse;
 mod outage;
+mod purge;
 mod replay;
 mod run;
 mod scope;

@@ -8,7 +8,11 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use semel_core::idempotency::AfterCrash;
 use semel_core::telemetry::{IDEMPOTENCY_REQUESTS, IDEMPOTENCY_RUNNING};
+use semel_http::Verdict;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 
 use crate::support::*;
 
@@ -60,7 +64,8 @@ fn outcomes_add_up_to_the_keyed_requests() {
     let mut all = counts.all();
     assert_eq!(all.remove(IDEMPOTENCY_RUNNING.name), Some(0f64.to_bits()));
     let expected = [
-        ("executed", 2),
+        ("executed", 3),
+        ("fenced", 1),
         ("gone", 1),
         ("hung_up", 1),
         ("in_progress", 1),
@@ -72,17 +77,23 @@ fn outcomes_add_up_to_the_keyed_requests() {
         ("released", 1),
         ("replayed", 2),
         ("store_error", 1),
+        ("uncertain", 1),
+        ("unknown", 1),
         ("unprotected", 1),
     ];
     assert_eq!(all, expected.map(|(name, count)| (name.to_owned(), count)).into());
 }
 
+const LEASE: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(60);
+
 async fn requests_of_all_kinds() {
     let store = Arc::new(Flaky::new());
-    let policy = hasty().max_response_bytes(10);
+    let policy = hasty().max_response_bytes(10).rules(|rules| rules.lease = LEASE);
     let api = api_on(store.clone(), policy.clone(), |_, request: Request| async move {
         match request.uri().path() {
-            "/slow" => tokio::time::sleep(Duration::from_secs(1)).await,
+            "/slow" => sleep(Duration::from_secs(1)).await,
+            "/long" => sleep(LONG).await,
             "/panic" => panic!("on purpose"),
             "/large" => return http::Response::new(Body::from(vec![0; 11])),
             "/500" => return http::Response::builder().status(500).body(Body::empty()).unwrap(),
@@ -111,9 +122,30 @@ async fn requests_of_all_kinds() {
     let patient = api.layer.with_policy(ietf());
     let waiting = Api { app: axum::Router::new().layer(patient), ..api.clone() };
     let brief = Duration::from_millis(1);
-    assert!(tokio::time::timeout(brief, waiting.send(to("/slow", "k"))).await.is_err()); // hung up
+    assert!(timeout(brief, waiting.send(to("/slow", "k"))).await.is_err()); // hung up
     slow.await.unwrap();
     api.send(to("/slow", "k")).await; // replayed
+
+    let careful = policy.clone().rules(|rules| rules.after_crash = AfterCrash::Uncertain);
+    let careful = api_on(store.clone(), careful, |_, _| async {
+        let mut lost = http::Response::new(Body::empty());
+        lost.extensions_mut().insert(Verdict::Unknown);
+        lost
+    });
+    careful.send(to("/lost", "k")).await; // unknown
+    careful.send(to("/lost", "k")).await; // uncertain
+    let mut long = JoinSet::new();
+    let sent = || {
+        let (api, long) = (api.clone(), to("/long", "k"));
+        async move { api.send(long).await }
+    };
+    long.spawn(sent()); // fenced: it cannot renew its lease, and the next one takes over
+    tokio::task::yield_now().await;
+    store.down.store(true, Ordering::SeqCst);
+    sleep(LEASE + Duration::from_secs(1)).await;
+    store.down.store(false, Ordering::SeqCst);
+    long.spawn(sent()); // executed
+    long.join_all().await;
 
     store.failing_completions.store(1, Ordering::SeqCst);
     api.send(to("/", "late")).await; // not stored

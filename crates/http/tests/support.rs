@@ -223,6 +223,11 @@ impl Flaky {
         }
     }
 
+    /// How many keys there are.
+    pub(crate) fn len(&self) -> usize {
+        self.inner.len()
+    }
+
     fn check(&self) -> Result<(), Failure> {
         if self.down.load(Ordering::SeqCst) { Err(unreachable_store()) } else { Ok(()) }
     }
@@ -286,6 +291,7 @@ impl IdempotencyStore for Flaky {
     }
 
     async fn forget_expired(&self, limit: usize) -> Result<usize, Failure> {
+        self.check()?;
         self.inner.forget_expired(limit).await
     }
 }

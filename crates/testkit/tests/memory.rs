@@ -261,6 +261,10 @@ impl Probe for Keys {
         Some(Self { keys, clock })
     }
 
+    fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     async fn pass(&self, time: Duration) {
         self.clock.advance(time);
     }

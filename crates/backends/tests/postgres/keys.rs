@@ -6,6 +6,8 @@ use semel_backends::postgres::PostgresConfig;
 use semel_core::idempotency::{Claim, Fingerprint, Record, ScopedKey};
 use semel_core::{Holding, IdempotencyStore};
 use semel_testkit::proxy::Proxy;
+use semel_testkit::services::{Private, Service};
+use semel_testkit::suites::idempotency::outlives_crashes;
 use tokio::time::timeout;
 
 use super::{Database, database};
@@ -70,6 +72,19 @@ async fn a_claim_whose_answer_is_lost_is_found_again() {
     assert!(matches!(other, Claim::InFlight { .. }), "{other:?}");
     let record = Record { version: 1, body: "paid".into() };
     assert_eq!(keys.complete(&key, token, record, LEASE).await.unwrap(), Holding::Held);
+}
+
+#[tokio::test]
+async fn claims_and_results_outlive_crashes_of_the_server() {
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let store = PostgresConfig::new(server.address()).unwrap().connect().await.unwrap();
+    store.migrate().await.unwrap();
+    outlives_crashes(store.keys(), async |keys| {
+        server.kill();
+        server.restart();
+        keys
+    })
+    .await;
 }
 
 /// Duplicates do not queue up behind one another, however slow the disk is.

@@ -186,3 +186,15 @@ impl CoordinationProbe for SqliteProbe {
         self.database.store.member(pipeline, shares, lease).unwrap()
     }
 }
+
+/// There is no server: a crash is that of the process, and the next one opens the file again.
+#[tokio::test]
+async fn claims_and_results_outlive_crashes_of_the_process() {
+    let database = Database::new().await;
+    let keys = database.again().await.keys();
+    semel_testkit::suites::idempotency::outlives_crashes(keys, async |keys| {
+        drop(keys);
+        database.again().await.keys()
+    })
+    .await;
+}

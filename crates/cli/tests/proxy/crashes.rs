@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use super::PATIENCE;
 use super::client::post;
-use super::program::{Program, redis, sqlite};
+use super::program::{Program, mysql, postgres, redis, sqlite};
 use super::upstream::Upstream;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -74,27 +74,30 @@ async fn an_owner_frozen_past_its_lease_is_refused() {
 
 /// SIGKILL half-way: repetitions are told to come again until the lease has ended, and then run as
 /// attempt 2. What was stored before is there for the next process.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_killed_proxy_blocks_its_key_and_what_was_stored_is_replayed() {
-    let (upstream, folder) = (Upstream::start().await, tempfile::tempdir().unwrap());
-    let (store, rules) = (sqlite(folder.path()), "lease = \"3s\"\nwait = \"0s\"");
-    let mut killed = Program::start(&upstream.address, &store, rules);
-    let stored = killed.client.post("/orders", Some("done"), "1").await;
-    let owner = killed.client.open(post("/gated", Some("k"), "1").as_bytes()).await;
+///
+/// Starts the first and the second as told; ends if that cannot be done here.
+async fn kill_half_way(start: impl Fn(usize, &str, &str) -> Option<Program>) {
+    let upstream = Upstream::start().await;
+    // Long enough for a slow machine to ask before it has ended.
+    let start = |which| start(which, &upstream.address, "lease = \"15s\"\nwait = \"0s\"");
+    let Some(mut killed) = start(0) else { return };
+    let (done, key) = (EventId::now().to_string(), EventId::now().to_string());
+    let stored = killed.client.insist("/orders", &done, "1").await;
+    let owner = killed.client.open(post("/gated", Some(&key), "1").as_bytes()).await;
     upstream.until_taken(2).await;
     killed.signal("KILL");
     killed.ended().await;
     drop(owner);
-    let next = Program::start(&upstream.address, &store, rules);
-    let again = next.client.post("/orders", Some("done"), "1").await;
+    let Some(next) = start(1) else { return };
+    let again = next.client.insist("/orders", &done, "1").await;
     assert_eq!((again.is_replayed(), again.body), (true, stored.body));
-    let refused = next.client.post("/gated", Some("k"), "1").await;
+    let refused = next.client.insist("/gated", &key, "1").await;
     assert_eq!((refused.status, refused.header("retry-after")), (409, Some("1")));
     upstream.open_gate();
     upstream.open_gate();
     let retries = async {
         loop {
-            let reply = next.client.post("/gated", Some("k"), "1").await;
+            let reply = next.client.insist("/gated", &key, "1").await;
             if reply.status != 409 {
                 return reply;
             }
@@ -104,6 +107,39 @@ async fn a_killed_proxy_blocks_its_key_and_what_was_stored_is_replayed() {
     let reply = timeout(PATIENCE, retries).await.unwrap();
     assert_eq!((reply.status, reply.text(), upstream.taken()), (201, "{\"order\":3}", 3));
     assert!(upstream.heads()[2].contains("idempotency-attempt: 2"), "{:?}", upstream.heads());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_proxy_blocks_its_key_and_what_was_stored_is_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite(folder.path());
+    kill_half_way(|_, upstream, rules| Some(Program::start(upstream, &store, rules))).await;
+}
+
+/// The clock of the one that is killed is twenty minutes off the other's, either way.
+async fn kill_with_clocks_apart(store: Option<String>) {
+    let Some(store) = store else { return };
+    for offsets in [["-10m", "+10m"], ["+10m", "-10m"]] {
+        let start = |which: usize, upstream: &str, rules: &str| {
+            Program::off_by(offsets[which], upstream, &store, rules, &[])
+        };
+        kill_half_way(start).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_proxy_blocks_its_key_on_redis_whatever_the_clocks_say() {
+    kill_with_clocks_apart(redis()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_proxy_blocks_its_key_on_postgres_whatever_the_clocks_say() {
+    kill_with_clocks_apart(postgres().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_proxy_blocks_its_key_on_mysql_whatever_the_clocks_say() {
+    kill_with_clocks_apart(mysql().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,7 +160,7 @@ async fn an_upstream_that_is_not_there_leaves_the_key_free() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_lost_half_way_is_tried_again_as_the_next_attempt() {
     let upstream = Upstream::start().await;
-    let proxy = Program::start(&upstream.address, "memory:", "timeout = \"300ms\"");
+    let proxy = Program::start(&upstream.address, "memory:", "timeout = \"3s\"");
     for (path, status, problem) in
         [("/lost", 502, "upstream-lost"), ("/silent", 504, "upstream-timeout")]
     {
@@ -146,8 +182,7 @@ async fn an_upstream_lost_half_way_is_tried_again_as_the_next_attempt() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_lost_half_way_is_never_tried_again_where_money_moves() {
     let upstream = Upstream::start().await;
-    let more =
-        "timeout = \"300ms\"\n[proxy.route.money]\npath = \"/**\"\nafter_crash = \"uncertain\"";
+    let more = "timeout = \"3s\"\n[proxy.route.money]\npath = \"/**\"\nafter_crash = \"uncertain\"";
     let proxy = Program::start(&upstream.address, "memory:", more);
     for (path, status) in [("/lost", 502), ("/silent", 504)] {
         let before = upstream.taken();
@@ -173,8 +208,9 @@ async fn an_answer_that_breaks_off_is_never_replayed_as_whole() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_runs_when_it_is_told_to_stop_is_finished() {
-    let upstream = Upstream::start().await;
-    let mut proxy = Program::start(&upstream.address, "memory:", "");
+    let (upstream, folder) = (Upstream::start().await, tempfile::tempdir().unwrap());
+    let store = sqlite(folder.path());
+    let mut proxy = Program::start(&upstream.address, &store, "");
     let (running, idle) = (proxy.client.clone(), proxy.client.open(b"").await);
     let running = tokio::spawn(async move { running.post("/gated", Some("k"), "1").await });
     upstream.until_taken(1).await;
@@ -191,4 +227,7 @@ async fn what_runs_when_it_is_told_to_stop_is_finished() {
     assert_eq!((reply.status, reply.text()), (201, "{\"order\":1}"));
     assert_eq!(proxy.ended().await, Some(0), "{}", proxy.log());
     drop(idle);
+    let other = Program::start(&upstream.address, &store, "");
+    let again = other.client.post("/gated", Some("k"), "1").await;
+    assert_eq!((again.is_replayed(), again.body, upstream.taken()), (true, reply.body, 1));
 }

@@ -13,6 +13,7 @@ mod passing;
 mod program;
 mod rules;
 mod secured;
+mod silence;
 mod smuggling;
 mod stripe;
 mod upstream;

@@ -4,6 +4,7 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::PATIENCE;
@@ -130,4 +131,47 @@ async fn a_key_of_http_1_is_the_same_in_http_2() {
     let seen = String::from_utf8(seen.to_vec()).unwrap();
     assert!(seen.contains("cookie: a=1; b=2\r\n"), "{seen}");
     assert!(seen.contains(&format!("host: {}", proxy.client.address)), "{seen}");
+}
+
+/// Its connection is not left to others before the rest of the request has gone through it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_before_the_end_of_its_request_holds_up_nobody() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(answer_heads(stream));
+        }
+    });
+    let proxy = Program::start(&address, "memory:", "");
+    let begun = b"POST /early HTTP/1.1\r\nhost: shop\r\ncontent-length: 100\r\n\r\nbegun";
+    // As many as there are workers, and more.
+    let mut early = Vec::new();
+    for _ in 0..16 {
+        let mut stream = proxy.client.open(begun).await;
+        let answered = async {
+            let mut seen = Vec::new();
+            while !seen.ends_with(b"ok") {
+                assert!(stream.read_buf(&mut seen).await.unwrap() > 0, "{seen:?}");
+            }
+        };
+        timeout(PATIENCE, answered).await.expect("an answer before the end");
+        early.push(stream);
+    }
+    for _ in 0..32 {
+        assert_eq!(proxy.client.get("/orders").await.status, 200);
+    }
+    drop(early);
+}
+
+/// Answers as soon as a head has come, and reads what else comes.
+async fn answer_heads(mut stream: TcpStream) {
+    let mut piece = vec![0; 65_536];
+    while let Ok(count @ 1..) = stream.read(&mut piece).await {
+        let is_head = [&b"GET "[..], b"POST "].iter().any(|it| piece[..count].starts_with(it));
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+        if is_head && stream.write_all(answer).await.is_err() {
+            return;
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use semel_testkit::services::{Service, faketime, service};
@@ -62,6 +62,8 @@ impl Program {
         command
             .arg("proxy")
             .current_dir(folder.path())
+            // As much as it can say itself: tests look for what must not be said.
+            .env("SEMEL_LOG", "info,semel_http=trace,semel_cli=trace,semel_backends=trace")
             .args(fixed)
             .args(["--upstream", &upstream, "--store", store])
             .args(if arguments.contains(&"--scope") { &[][..] } else { &SCOPE })
@@ -189,9 +191,20 @@ async fn database(server: &str) -> String {
 }
 
 fn migrate(url: &str) {
-    let migrated = Command::new(env!("CARGO_BIN_EXE_semel"))
-        .args(["migrate", "up", "--database", url])
-        .output()
-        .unwrap();
+    let migrated = insist(&["migrate", "up", "--database", url]);
     assert!(migrated.status.success(), "{}", String::from_utf8_lossy(&migrated.stderr));
+}
+
+/// Runs the program; again while it says that a server is down, for a server that stands still for
+/// seconds is no fault of the program.
+pub(crate) fn insist(arguments: &[&str]) -> Output {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let output = Command::new(env!("CARGO_BIN_EXE_semel")).args(arguments).output().unwrap();
+        let is_down = String::from_utf8_lossy(&output.stderr).contains("-DOWN]");
+        if !is_down || Instant::now() > deadline {
+            return output;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }

@@ -124,6 +124,7 @@ fn what_is_missing_or_wrong_is_named() {
 async fn answers_are_encrypted_and_the_key_can_be_changed() {
     const OLD: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
     const NEW: &str = "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=";
+    const KEY: &str = "a-key-that-is-found-wherever-it-is-written";
     let folder = tempfile::tempdir().unwrap();
     let (database, secrets) = (folder.path().join("keys.db"), folder.path().join("secrets"));
     let store = format!("sqlite://{}", database.display());
@@ -135,8 +136,8 @@ async fn answers_are_encrypted_and_the_key_can_be_changed() {
     {
         std::fs::write(&secrets, keys).unwrap();
         let proxy = Program::start(&upstream.address, &store, &more);
-        assert_eq!(proxy.client.post("/orders", Some("k"), "1").await.status, status);
-        let again = proxy.client.post("/orders", Some("k"), "1").await;
+        assert_eq!(proxy.client.post("/orders", Some(KEY), "1").await.status, status);
+        let again = proxy.client.post("/orders", Some(KEY), "1").await;
         assert_eq!((again.status, again.is_replayed()), (status, status == 201));
         if status == 409 {
             assert_eq!(again.problem(), "not-retained");
@@ -146,7 +147,9 @@ async fn answers_are_encrypted_and_the_key_can_be_changed() {
     assert_eq!(upstream.taken(), 1);
     for file in std::fs::read_dir(folder.path()).unwrap() {
         let bytes = std::fs::read(file.unwrap().path()).unwrap();
-        assert!(!bytes.windows(7).any(|part| part == b"\"order\""));
+        for secret in ["\"order\"", KEY] {
+            assert!(!bytes.windows(secret.len()).any(|part| part == secret.as_bytes()), "{secret}");
+        }
     }
 }
 

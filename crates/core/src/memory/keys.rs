@@ -1,6 +1,7 @@
 //! [`IdempotencyStore`] in memory.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry as Place;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -10,6 +11,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use super::lock;
+use super::scatter::Scatter;
 use crate::clock::{Clock, SystemClock};
 use crate::delivery::Holding;
 use crate::failure::Failure;
@@ -45,7 +47,7 @@ const ENTRY_BYTES: usize = 256;
 /// How long it is remembered that an operation was tried and abandoned.
 const ABANDONED_FOR: Duration = Duration::from_secs(24 * 60 * 60);
 
-type Shard = HashMap<ScopedKey, Entry>;
+type Shard = HashMap<ScopedKey, Entry, Scatter>;
 
 struct Entry {
     fingerprint: Fingerprint,
@@ -103,7 +105,7 @@ impl MemoryKeys {
 
     fn remove(&self, shard: &mut Shard, key: &ScopedKey) {
         let removed = shard.remove(key).map_or(0, |entry| entry.bytes());
-        self.bytes.fetch_sub(removed, Ordering::Relaxed);
+        self.account(removed, 0);
     }
 
     fn claim_now(
@@ -117,22 +119,21 @@ impl MemoryKeys {
             return Err(full(self.max_bytes));
         }
         let mut shard = self.shard(key);
-        let present = shard.get_mut(key);
-        let attempt = match attempt(present.as_deref(), fingerprint, now) {
+        let place = shard.entry(*key);
+        let present = match &place {
+            Place::Occupied(present) => Some(present.get()),
+            Place::Vacant(_) => None,
+        };
+        let attempt = match attempt(present, fingerprint, now) {
             Ok(attempt) => attempt,
             Err(claim) => return Ok(claim),
         };
+        let before = present.map_or(0, Entry::bytes);
         let token = Token(self.last_token.fetch_add(1, Ordering::Relaxed) + 1);
         let state = State::Running { token, attempt, until: later(now, lease) };
         let entry = Entry { fingerprint: *fingerprint, state };
-        self.bytes.fetch_add(entry.bytes(), Ordering::Relaxed);
-        match present {
-            Some(present) => {
-                let before = std::mem::replace(present, entry);
-                self.bytes.fetch_sub(before.bytes(), Ordering::Relaxed);
-            }
-            None => drop(shard.insert(*key, entry)),
-        }
+        self.account(before, entry.bytes());
+        place.insert_entry(entry);
         Ok(Claim::Fresh { token, attempt })
     }
 
@@ -150,9 +151,14 @@ impl MemoryKeys {
         };
         let before = entry.bytes();
         change(&mut entry.state, now);
-        self.bytes.fetch_add(entry.bytes(), Ordering::Relaxed);
-        self.bytes.fetch_sub(before, Ordering::Relaxed);
+        self.account(before, entry.bytes());
         Holding::Held
+    }
+
+    /// What took `before` bytes takes `after` now.
+    fn account(&self, before: usize, after: usize) {
+        // Wraps around, and back: the sum is never less than nothing.
+        self.bytes.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 
     /// Whether a new key has no room.
@@ -393,5 +399,33 @@ mod tests {
         assert_eq!(store.len(), 1, "what was expired made room");
         assert!(store.free(&ScopedKey::new(&["new"])).await.unwrap());
         assert_eq!(store.bytes.load(Ordering::Relaxed), 0);
+    }
+    /// What is asked for a span of time has it, and not a nanosecond more.
+    #[tokio::test]
+    async fn at_the_very_end_a_lease_and_a_result_are_over() {
+        const INSTANT: Duration = Duration::from_nanos(1);
+        let clock = Arc::new(ManualClock::default());
+        let store = MemoryKeys::with_clock(Arc::<ManualClock>::clone(&clock));
+        let (key, print) = (ScopedKey::new(&["edge"]), Fingerprint::new(&[b"1"]));
+        for attempt in 1..=2 {
+            let claim = store.claim(&key, &print, HOUR).await.unwrap();
+            assert!(
+                matches!(claim, Claim::Fresh { attempt: it, .. } if it == attempt),
+                "{claim:?}"
+            );
+            clock.advance(HOUR - INSTANT);
+            let claim = store.claim(&key, &print, HOUR).await.unwrap();
+            assert_eq!(claim, Claim::InFlight { remaining: INSTANT });
+            clock.advance(INSTANT);
+        }
+        store_one(&store, "done", 1).await.unwrap();
+        clock.advance(HOUR - INSTANT);
+        let claim = |key: &'static str| {
+            let (store, print) = (&store, &print);
+            async move { store.claim(&ScopedKey::new(&[key]), print, HOUR).await.unwrap() }
+        };
+        assert!(matches!(claim("done").await, Claim::Done(_)));
+        clock.advance(INSTANT);
+        assert!(matches!(claim("done").await, Claim::Fresh { attempt: 1, .. }));
     }
 }

@@ -25,6 +25,7 @@ mod letters;
 mod marks;
 mod outbox;
 mod poll;
+mod scatter;
 mod subscription;
 
 pub use broker::MemoryBroker;

@@ -11,6 +11,8 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::connections::Used;
+
 /// The body of what the proxy answers.
 pub struct Answer(Origin);
 
@@ -21,6 +23,8 @@ enum Origin {
         body: Incoming,
         /// How long the next piece may take.
         patience: Option<(Duration, Pin<Box<Sleep>>)>,
+        /// Where it comes from, until it is at its end.
+        used: Option<Used>,
     },
 }
 
@@ -30,9 +34,16 @@ impl Answer {
     }
 
     /// What the upstream sends; an error, if a piece of it does not come in time.
-    pub(super) fn upstream(body: Incoming, patience: Option<Duration>) -> Self {
+    pub(super) fn upstream(
+        body: Incoming,
+        patience: Option<Duration>,
+        mut used: Option<Used>,
+    ) -> Self {
+        if body.is_end_stream() {
+            used.take().map(Used::give_back);
+        }
         let patience = patience.map(|patience| (patience, Box::pin(sleep(patience))));
-        Self(Origin::Upstream { body, patience })
+        Self(Origin::Upstream { body, patience, used })
     }
 }
 
@@ -49,8 +60,11 @@ impl Body for Answer {
                 let words = std::mem::take(words);
                 Poll::Ready((!words.is_empty()).then(|| Ok(Frame::data(words))))
             }
-            Origin::Upstream { body, patience } => {
-                if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
+            Origin::Upstream { body, patience, used } => {
+                if let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(context) {
+                    if frame.is_none() || body.is_end_stream() {
+                        used.take().map(Used::give_back);
+                    }
                     if let Some((span, sleep)) = patience {
                         sleep.as_mut().reset(Instant::now() + *span);
                     }

@@ -63,8 +63,11 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Result<HeaderValue, Refusal> {
 /// reads as another.
 fn check_path(path: &str) -> Result<(), Refusal> {
     let is_dots = |segment: &str| {
-        let segment = segment.replace("%2e", ".").replace("%2E", ".");
-        segment == "." || segment == ".."
+        // Most begin with something else, and cost no more than this.
+        segment.starts_with(['.', '%']) && {
+            let segment = segment.replace("%2e", ".").replace("%2E", ".");
+            segment == "." || segment == ".."
+        }
     };
     if !path.starts_with('/') {
         return Err(Refusal::BadRequest("its path does not begin with a slash"));

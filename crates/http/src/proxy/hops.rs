@@ -3,28 +3,31 @@
 use http::HeaderMap;
 use http::header::{self, HeaderName};
 
-/// Those of every connection. `Trailer` is not among them: trailers are passed on.
-const OF_THE_CONNECTION: [HeaderName; 8] = [
-    header::CONNECTION,
-    header::TE,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("http2-settings"),
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-authorization"),
-    HeaderName::from_static("proxy-connection"),
-];
+/// Whether it belongs to every connection. `Trailer` does not: trailers are passed on.
+fn is_of_the_connection(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "http2-settings"
+            | "keep-alive"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
 
-/// Takes them out, and what the `Connection` header names.
+/// Takes them out, and what the `Connection` header names. Most messages have none.
 pub(super) fn take_out(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|line| line.to_str().ok())
-        .flat_map(|line| line.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
-    for name in named.iter().chain(&OF_THE_CONNECTION) {
+    let mut out: Vec<HeaderName> =
+        headers.keys().filter(|name| is_of_the_connection(name)).cloned().collect();
+    if out.contains(&header::CONNECTION) {
+        let lines = headers.get_all(header::CONNECTION).iter().filter_map(|it| it.to_str().ok());
+        let named = lines.flat_map(|line| line.split(','));
+        out.extend(named.filter_map(|name| name.trim().parse::<HeaderName>().ok()));
+    }
+    for name in out {
         headers.remove(name);
     }
 }

@@ -53,8 +53,11 @@
 //! `504`. There was no answer in time. As upstream-lost.
 
 mod answer;
+mod answers;
+mod connections;
 mod gate;
 mod hops;
+mod lines;
 mod refusal;
 mod route;
 mod serve;
@@ -63,16 +66,14 @@ mod upstream;
 mod workers;
 
 use std::fmt;
-use std::net::IpAddr;
 
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
-use metrics::{Key, Label, Level, Metadata, with_recorder};
-use semel_core::telemetry::PROXY_REQUESTS;
 use tower_layer::Layer;
 use tower_service::Service;
 
 pub use self::answer::Answer;
+use self::answers::Answers;
 pub use self::route::PathPattern;
 pub use self::serve::Ended;
 pub use self::tls::Identity;
@@ -89,9 +90,9 @@ pub struct Proxy {
     identity: Option<Identity>,
 }
 
-/// Who is at the other end of a connection.
-#[derive(Clone, Copy)]
-struct Peer(IpAddr);
+/// The address of who is at the other end of a connection, as it is told to the upstream.
+#[derive(Clone)]
+struct Peer(HeaderValue);
 
 impl Proxy {
     /// Stands in front of `upstream`, with these rules for all paths that have none of their own.
@@ -127,53 +128,45 @@ impl Proxy {
         self
     }
 
-    /// The same, with connections of its own to the upstream.
-    fn apart(&self) -> Self {
-        Self { upstream: self.upstream.clone().apart(), ..self.clone() }
-    }
-
     fn keys_for(&self, path: &str) -> Option<&IdempotencyLayer> {
         let found = self.routes.iter().find(|(paths, _)| paths.matches(path));
         found.map_or(Some(&self.otherwise), |(_, keys)| keys.as_ref())
     }
+}
 
-    async fn answer(&self, peer: IpAddr, request: Request<Incoming>) -> Response<Body<Answer>> {
+/// The proxy as one worker has it. Connections, counters and whatever else is touched by every
+/// request are its own, so that cores do not wait for each other's memory.
+struct Share {
+    proxy: Proxy,
+    answers: Answers,
+}
+
+impl Share {
+    fn of(proxy: &Proxy) -> Self {
+        let proxy = Proxy { upstream: proxy.upstream.apart(), ..proxy.clone() };
+        Self { proxy, answers: Answers::new() }
+    }
+
+    async fn answer(&self, peer: &Peer, request: Request<Incoming>) -> Response<Body<Answer>> {
         let response = match gate::admit(request) {
             Err(refusal) => refusal.response().map(Body::from),
-            Ok(mut request) => {
-                request.extensions_mut().insert(Peer(peer));
-                self.pass_on(request).await
-            }
+            Ok(request) => self.pass_on(peer, request).await,
         };
-        count(response.status());
+        self.answers.count(response.status());
         response
     }
 
-    async fn pass_on(&self, request: Request<Incoming>) -> Response<Body<Answer>> {
-        let mut upstream = self.upstream.clone();
-        let answered = match self.keys_for(request.uri().path()) {
-            Some(keys) => keys.layer(upstream).call(request).await,
-            None => upstream.call(request.map(Body::from)).await.map(|all| all.map(Body::from)),
-        };
-        answered.unwrap_or_else(|never| match never {})
+    async fn pass_on(&self, peer: &Peer, mut request: Request<Incoming>) -> Response<Body<Answer>> {
+        let upstream = &self.proxy.upstream;
+        match self.proxy.keys_for(request.uri().path()) {
+            Some(keys) if !keys.ignores(&request) => {
+                request.extensions_mut().insert(peer.clone());
+                let answered = keys.layer(upstream.clone()).call(request).await;
+                answered.unwrap_or_else(|never| match never {})
+            }
+            _ => upstream.answer(request.map(Body::from), Some(peer)).await.map(Body::from),
+        }
     }
-}
-
-/// Counts an answer, without making anything for it.
-fn count(status: StatusCode) {
-    macro_rules! classes {
-        ($($label:literal)*) => {
-            [$({
-                static LABELS: [Label; 1] = [Label::from_static_parts("class", $label)];
-                static KEY: Key = Key::from_static_parts(PROXY_REQUESTS.name, &LABELS);
-                &KEY
-            }),*]
-        };
-    }
-    let keys: [&'static Key; 5] = classes!["1xx" "2xx" "3xx" "4xx" "5xx"];
-    let key = keys[usize::from(status.as_u16() / 100).clamp(1, 5) - 1];
-    let metadata = Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
-    with_recorder(|recorder| recorder.register_counter(key, &metadata)).increment(1);
 }
 
 impl fmt::Debug for Proxy {

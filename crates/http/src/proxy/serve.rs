@@ -5,19 +5,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::header::{HeaderValue, InvalidHeaderValue};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::server::graceful::Watcher;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
-
 use tokio_rustls::TlsAcceptor;
 
-use super::Proxy;
 use super::workers::Workers;
+use super::{Peer, Proxy, Share};
 
 /// How long a client may take to say what it wants.
 const FIRST_WORDS: Duration = Duration::from_secs(30);
@@ -37,15 +38,15 @@ impl Proxy {
     ///
     /// Each core has a thread of its own with a share of the clients and connections to the
     /// upstream, so that a request is passed on without being handed from one thread to another.
-    /// What still runs when this returns ends with it.
+    /// What still runs when this returns ends with it. Answers are counted by the recorder of
+    /// metrics that is installed when this begins.
     pub async fn serve(
         self,
         listener: TcpListener,
         stop: impl Future<Output = ()> + Send,
         grace: Duration,
     ) -> Ended {
-        let workers = Workers::start(&self);
-        let (builder, graceful) = (builder(), GracefulShutdown::new());
+        let (mut workers, builder) = (Workers::start(&self), builder());
         let (stopping, stopped) = watch::channel(());
         let mut stop = std::pin::pin!(stop);
         loop {
@@ -55,8 +56,8 @@ impl Proxy {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let (watcher, stopped) = (graceful.watcher(), stopped.clone());
-                    workers.attend(Client { stream, peer, watcher, stopped }, &builder);
+                    let stopped = stopped.clone();
+                    workers.attend(Client { stream, peer, stopped }, &builder);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot take a connection");
@@ -66,7 +67,7 @@ impl Proxy {
         }
         drop((listener, stopping));
         let deadline = Instant::now() + grace;
-        let answered = timeout_at(deadline, graceful.shutdown()).await;
+        let answered = timeout_at(deadline, workers.finish()).await;
         // Also if connections are left: a handler needs no client to finish.
         let stored = timeout_at(deadline, self.otherwise.drained()).await;
         if answered.is_ok() && stored.is_ok() { Ended::Finished } else { Ended::CutOff }
@@ -88,14 +89,18 @@ fn builder() -> Builder<TokioExecutor> {
 pub(super) struct Client {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
-    pub(super) watcher: Watcher,
     /// Ends when no more requests are taken.
     pub(super) stopped: watch::Receiver<()>,
 }
 
 impl Client {
-    pub(super) async fn attend(self, proxy: Arc<Proxy>, builder: Builder<TokioExecutor>) {
-        let Self { stream, peer, watcher, mut stopped } = self;
+    pub(super) async fn attend(
+        self,
+        share: Arc<Share>,
+        builder: Builder<TokioExecutor>,
+        watcher: Watcher,
+    ) {
+        let Self { stream, peer, mut stopped } = self;
         let mut first = [0];
         let spoke = tokio::select! {
             spoke = timeout(FIRST_WORDS, stream.peek(&mut first)) => matches!(spoke, Ok(Ok(1))),
@@ -104,29 +109,40 @@ impl Client {
         if !spoke || stream.set_nodelay(true).is_err() {
             return;
         }
-        let Some(identity) = &proxy.identity else {
-            return converse(stream, peer, proxy, builder, watcher).await;
+        let Ok(peer) = Peer::at(peer) else { return };
+        let Some(identity) = &share.proxy.identity else {
+            return converse(stream, peer, share, builder, watcher).await;
         };
         let shaking_hands = TlsAcceptor::from(Arc::clone(&identity.0)).accept(stream);
         match timeout(FIRST_WORDS, shaking_hands).await {
-            Ok(Ok(stream)) => converse(stream, peer, proxy, builder, watcher).await,
+            Ok(Ok(stream)) => converse(stream, peer, share, builder, watcher).await,
             Ok(Err(error)) => tracing::debug!(%error, "a client could not agree on TLS"),
             Err(_) => {}
         }
     }
 }
 
+impl Peer {
+    fn at(address: SocketAddr) -> Result<Self, InvalidHeaderValue> {
+        HeaderValue::from_maybe_shared(Bytes::from(address.ip().to_string())).map(Self)
+    }
+}
+
 /// Answers a client until its connection ends.
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    peer: SocketAddr,
-    proxy: Arc<Proxy>,
+    peer: Peer,
+    share: Arc<Share>,
     builder: Builder<TokioExecutor>,
     watcher: Watcher,
 ) {
+    let asked = Arc::new((share, peer));
     let service = service_fn(move |request| {
-        let proxy = Arc::clone(&proxy);
-        async move { Ok::<_, Infallible>(proxy.answer(peer.ip(), request).await) }
+        let asked = Arc::clone(&asked);
+        async move {
+            let (share, peer) = &*asked;
+            Ok::<_, Infallible>(share.answer(peer, request).await)
+        }
     });
     let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
     if let Err(error) = watcher.watch(connection).await {

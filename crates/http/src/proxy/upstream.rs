@@ -2,19 +2,17 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri, Version};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::client::legacy::{Client, Error};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use metrics::counter;
 use rustls::{ClientConfig, RootCertStore};
 use semel_core::Failure;
@@ -23,6 +21,7 @@ use tokio::time::timeout;
 use tower_service::Service;
 
 use super::answer::Answer;
+use super::lines::Lines;
 use super::refusal::Refusal;
 use super::{Peer, hops, tls};
 use crate::attempt::Attempt;
@@ -42,21 +41,22 @@ use crate::verdict::{Retention, Verdict};
 /// # Ok::<(), semel_core::Failure>(())
 /// ```
 #[derive(Clone)]
-pub struct Upstream {
+pub struct Upstream(Arc<Reached>);
+
+/// Where it is, and the connections to it.
+struct Reached {
     scheme: Scheme,
     authority: Authority,
     settings: Settings,
     tls: ClientConfig,
-    client: HttpClient,
+    lines: Lines,
 }
 
-type HttpClient = Client<HttpsConnector<HttpConnector>, Body<Incoming>>;
-
 #[derive(Clone, Copy, Debug)]
-struct Settings {
+pub(super) struct Settings {
     timeout: Duration,
-    connect_timeout: Duration,
-    http2: bool,
+    pub(super) connect_timeout: Duration,
+    pub(super) http2: bool,
 }
 
 impl Upstream {
@@ -85,17 +85,17 @@ impl Upstream {
         };
         let is_secure = *scheme == Scheme::HTTPS;
         let tls = tls::trusting(if is_secure { tls::system() } else { RootCertStore::empty() })?;
-        let (scheme, authority) = (scheme.clone(), authority.clone());
-        Ok(Self { scheme, authority, settings, client: client(settings, &tls), tls })
+        Ok(Self::at(scheme.clone(), authority, settings, tls))
     }
 
     /// Believes only certificates that are signed by these authorities, as PEM.
     ///
     /// # Errors
     /// `Misconfigured` if they cannot be read.
-    pub fn authorities(mut self, pem: &[u8]) -> Result<Self, Failure> {
-        self.tls = tls::trusting(tls::authorities(pem)?)?;
-        Ok(self.apart())
+    pub fn authorities(self, pem: &[u8]) -> Result<Self, Failure> {
+        let Reached { scheme, authority, settings, .. } = &*self.0;
+        let tls = tls::trusting(tls::authorities(pem)?)?;
+        Ok(Self::at(scheme.clone(), authority, *settings, tls))
     }
 
     /// How long a request with a key may take, from its sending to the answer, and from each piece
@@ -117,21 +117,51 @@ impl Upstream {
         self.with(|settings| settings.http2 = true)
     }
 
-    /// The same, with connections of its own.
-    pub(super) fn apart(self) -> Self {
+    /// The same, with connections of its own; nothing that a request touches is shared with others.
+    pub(super) fn apart(&self) -> Self {
         self.with(|_| {})
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
-        change(&mut self.settings);
-        self.client = client(self.settings, &self.tls);
-        self
+    fn with(&self, change: impl FnOnce(&mut Settings)) -> Self {
+        let Reached { scheme, authority, settings, tls, .. } = &*self.0;
+        let mut settings = *settings;
+        change(&mut settings);
+        Self::at(scheme.clone(), authority, settings, tls.clone())
     }
 
-    async fn send(self, mut request: Request<Body<Incoming>>) -> Result<Response<Answer>, Refusal> {
+    fn at(scheme: Scheme, authority: &Authority, settings: Settings, tls: ClientConfig) -> Self {
+        // A copy of the bytes: a clone would count its users together with the original.
+        let copied =
+            Authority::from_maybe_shared(Bytes::copy_from_slice(authority.as_str().as_bytes()));
+        let authority = copied.unwrap_or_else(|_| authority.clone());
+        let lines = Lines::to(&scheme, &authority, settings, &tls);
+        Self(Arc::new(Reached { scheme, authority, settings, tls, lines }))
+    }
+
+    /// The answer to a request, or why there is none. `peer` is who asked, unless the request knows.
+    pub(super) async fn answer(
+        &self,
+        request: Request<Body<Incoming>>,
+        peer: Option<&Peer>,
+    ) -> Response<Answer> {
+        let sent = self.0.send(request, peer).await;
+        sent.unwrap_or_else(|refusal| told(refusal).response())
+    }
+}
+
+impl Reached {
+    async fn send(
+        &self,
+        mut request: Request<Body<Incoming>>,
+        peer: Option<&Peer>,
+    ) -> Result<Response<Answer>, Refusal> {
         let attempt = request.extensions().get::<Attempt>().cloned();
+        let known = request.extensions_mut().remove::<Peer>();
         self.address(&mut request, attempt.as_ref())?;
-        let sent = self.client.request(request);
+        if let Some(Peer(address)) = peer.or(known.as_ref()) {
+            append(request.headers_mut(), FORWARDED_FOR, address);
+        }
+        let sent = self.lines.send(request);
         // What has no key is passed on at its own pace.
         let patience = attempt.map(|_| self.settings.timeout);
         let answered = match patience {
@@ -140,11 +170,11 @@ impl Upstream {
             }
             None => sent.await,
         };
-        let mut response = answered.map_err(|error| judge(&error))?;
+        let (mut response, used) = answered?;
         hops::take_out(response.headers_mut());
         heed_directives(&mut response);
         *response.version_mut() = Version::HTTP_11;
-        Ok(response.map(|body| Answer::upstream(body, patience)))
+        Ok(response.map(|body| Answer::upstream(body, patience, used)))
     }
 
     /// Makes it a request to the upstream.
@@ -153,15 +183,10 @@ impl Upstream {
         request: &mut Request<Body<Incoming>>,
         attempt: Option<&Attempt>,
     ) -> Result<(), Refusal> {
-        let path = request.uri().path_and_query().cloned();
-        let uri = Uri::builder()
-            .scheme(self.scheme.clone())
-            .authority(self.authority.clone())
-            .path_and_query(path.unwrap_or(PathAndQuery::from_static("/")));
-        *request.uri_mut() = uri.build().map_err(|_| Refusal::BadRequest("its path is unclear"))?;
+        self.direct(request.uri_mut())?;
         *request.version_mut() =
             if self.settings.http2 { Version::HTTP_2 } else { Version::HTTP_11 };
-        let (peer, length) = (request.extensions().get::<Peer>().copied(), length(request.body()));
+        let length = length(request.body());
         let headers = request.headers_mut();
         frame_anew(headers, length);
         if self.settings.http2 {
@@ -177,46 +202,26 @@ impl Upstream {
             headers.insert(FENCE, attempt.token().0.into());
         }
         headers.append(header::VIA, HeaderValue::from_static("1.1 semel"));
-        if let Some(Peer(address)) = peer {
-            append(headers, FORWARDED_FOR, &address.to_string());
+        Ok(())
+    }
+
+    /// HTTP/1.1 names only the path, and the host in a header.
+    fn direct(&self, uri: &mut Uri) -> Result<(), Refusal> {
+        let is_http2 = self.settings.http2;
+        if !is_http2 && uri.authority().is_none() {
+            return Ok(());
         }
+        let mut parts = std::mem::take(uri).into_parts();
+        parts.scheme = is_http2.then(|| self.scheme.clone());
+        parts.authority = is_http2.then(|| self.authority.clone());
+        parts.path_and_query.get_or_insert(PathAndQuery::from_static("/"));
+        *uri = Uri::from_parts(parts).map_err(|_| Refusal::BadRequest("its path is unclear"))?;
         Ok(())
     }
 }
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-
-fn client(settings: Settings, tls: &ClientConfig) -> HttpClient {
-    let mut connector = HttpConnector::new();
-    connector.set_nodelay(true);
-    connector.set_connect_timeout(Some(settings.connect_timeout));
-    connector.enforce_http(false);
-    let builder = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http();
-    let connector = if settings.http2 {
-        builder.enable_http2().wrap_connector(connector)
-    } else {
-        builder.enable_http1().wrap_connector(connector)
-    };
-    // A request is sent again over another connection only if nothing of it was sent.
-    Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .http2_only(settings.http2)
-        .build(connector)
-}
-
-/// Nothing was sent if there was no connection; whatever else went wrong, something may have been.
-fn judge(error: &Error) -> Refusal {
-    let refusal =
-        if error.is_connect() { Refusal::UpstreamUnreachable } else { Refusal::UpstreamLost };
-    tracing::warn!(error = %with_causes(error), "the upstream did not answer");
-    refusal
-}
-
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}
 
 /// What the upstream says about its answer goes to the layer, and never to the client.
 fn heed_directives(response: &mut Response<Incoming>) {
@@ -266,11 +271,16 @@ fn join_cookies(headers: &mut HeaderMap) {
 }
 
 /// Adds to a list: to what came before, in one line.
-fn append(headers: &mut HeaderMap, name: HeaderName, value: &str) {
-    let before = headers.get_all(&name).iter().filter_map(|line| line.to_str().ok());
-    let joined = before.fold(String::new(), |joined, line| joined + line + ", ") + value;
-    if let Ok(joined) = HeaderValue::from_str(&joined) {
-        headers.insert(name, joined);
+fn append(headers: &mut HeaderMap, name: HeaderName, value: &HeaderValue) {
+    let before: Vec<_> =
+        headers.get_all(&name).iter().filter_map(|line| line.to_str().ok()).collect();
+    let list = if before.is_empty() {
+        Ok(value.clone())
+    } else {
+        HeaderValue::from_bytes(&[before.join(", ").as_bytes(), value.as_bytes()].join(&b", "[..]))
+    };
+    if let Ok(list) = list {
+        headers.insert(name, list);
     }
 }
 
@@ -284,8 +294,8 @@ impl Service<Request<Body<Incoming>>> for Upstream {
     }
 
     fn call(&mut self, request: Request<Body<Incoming>>) -> Self::Future {
-        let sent = self.clone().send(request);
-        async move { Ok(sent.await.unwrap_or_else(|refusal| told(refusal).response())) }.boxed()
+        let upstream = self.clone();
+        async move { Ok(upstream.answer(request, None).await) }.boxed()
     }
 }
 
@@ -303,8 +313,8 @@ fn told(refusal: Refusal) -> Refusal {
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Upstream")
-            .field("authority", &self.authority)
-            .field("settings", &self.settings)
+            .field("authority", &self.0.authority)
+            .field("settings", &self.0.settings)
             .finish_non_exhaustive()
     }
 }

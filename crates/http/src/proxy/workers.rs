@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
+use futures_util::future::join_all;
 use hyper_util::rt::TokioExecutor;
 use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpStream;
 use tokio::runtime::{self, Handle};
 use tokio::sync::oneshot;
 
-use super::Proxy;
 use super::serve::Client;
+use super::{Proxy, Share};
 
 /// Threads that attend to clients; they end with this value, and so does what they do.
 pub(super) struct Workers {
@@ -21,9 +23,10 @@ pub(super) struct Workers {
 }
 
 struct Worker {
-    /// Has connections of its own to the upstream.
-    proxy: Arc<Proxy>,
+    share: Arc<Share>,
     runtime: Handle,
+    /// The connections it attends to.
+    clients: GracefulShutdown,
     /// The thread ends when this is gone; none for the runtime of whoever serves.
     _thread: Option<oneshot::Sender<()>>,
 }
@@ -33,11 +36,7 @@ impl Workers {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         let mut all: Vec<_> = (0..cores).filter_map(|_| Worker::start(proxy)).collect();
         if all.is_empty() {
-            all.push(Worker {
-                proxy: Arc::new(proxy.apart()),
-                runtime: Handle::current(),
-                _thread: None,
-            });
+            all.push(Worker::new(proxy, Handle::current(), None));
         }
         Self { all, next: AtomicUsize::new(0) }
     }
@@ -45,15 +44,21 @@ impl Workers {
     /// Lets the next in turn attend to a client.
     pub(super) fn attend(&self, client: Client, builder: &Builder<TokioExecutor>) {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.all.len();
-        let Worker { proxy, runtime, .. } = &self.all[turn];
-        let (proxy, builder) = (Arc::clone(proxy), builder.clone());
-        let Client { stream, peer, watcher, stopped } = client;
+        let Worker { share, runtime, clients, .. } = &self.all[turn];
+        let (share, watcher, builder) = (Arc::clone(share), clients.watcher(), builder.clone());
+        let Client { stream, peer, stopped } = client;
         // Events of a connection reach the thread that registered it.
         let Ok(stream) = stream.into_std() else { return };
         runtime.spawn(async move {
             let Ok(stream) = TcpStream::from_std(stream) else { return };
-            Client { stream, peer, watcher, stopped }.attend(proxy, builder).await;
+            Client { stream, peer, stopped }.attend(share, builder, watcher).await;
         });
+    }
+
+    /// Takes no more requests, and resolves when every client has its answers.
+    pub(super) async fn finish(&mut self) {
+        let clients = self.all.iter_mut().map(|worker| std::mem::take(&mut worker.clients));
+        join_all(clients.map(GracefulShutdown::shutdown)).await;
     }
 }
 
@@ -73,6 +78,11 @@ impl Worker {
         let started = thread::Builder::new().name("semel-proxy".into()).spawn(run);
         started.map_err(|error| tracing::warn!(%error, "a core cannot be used")).ok()?;
         let runtime = told.recv().ok()?;
-        Some(Self { proxy: Arc::new(proxy.apart()), runtime, _thread: Some(thread) })
+        Some(Self::new(proxy, runtime, Some(thread)))
+    }
+
+    fn new(proxy: &Proxy, runtime: Handle, thread: Option<oneshot::Sender<()>>) -> Self {
+        let (share, clients) = (Arc::new(Share::of(proxy)), GracefulShutdown::new());
+        Self { share, runtime, clients, _thread: thread }
     }
 }

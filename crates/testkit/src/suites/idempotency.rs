@@ -2,6 +2,7 @@
 
 mod admin;
 mod lease;
+mod restart;
 mod results;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use crate::probe::{Probe, Ran};
 
 pub use admin::*;
 pub use lease::*;
+pub use restart::outlives_crashes;
 pub use results::*;
 
 /// How the suite gets at a store of idempotency keys.
@@ -52,6 +54,7 @@ macro_rules! idempotency_suite {
             an_owner_that_was_replaced_is_fenced_off
             an_owner_whose_lease_ran_out_is_fenced_off
             a_token_that_was_never_given_is_fenced_off
+            a_lease_ends_at_its_time
             a_renewed_lease_lasts
             a_lease_can_be_ended_as_abandoned
             a_released_key_is_free
@@ -61,6 +64,7 @@ macro_rules! idempotency_suite {
             another_request_under_a_done_key_is_a_mismatch
             another_request_under_an_abandoned_key_is_a_mismatch
             a_result_expires
+            a_result_ends_at_its_time
             expired_results_are_purged_in_bounded_steps
             live_keys_are_never_purged
             an_abandoned_claim_is_not_purged_at_once
@@ -129,6 +133,36 @@ impl<'p, P: IdempotencyProbe> Subject<'p, P> {
         assert_eq!(self.complete(token, "late", LONG).await, Holding::Lost, "complete");
         assert_eq!(self.release(token).await, Holding::Lost, "release");
     }
+}
+
+/// Asks again and again while time passes that `begin` lets begin, and lasts for a tick: `is_there`
+/// must say yes of every answer that came before its end, and no of the first that was asked for
+/// after it.
+///
+/// A store may count in milliseconds, so that nothing is said of those around the end.
+async fn expect_to_last_a_tick<P: IdempotencyProbe>(
+    subject: &Subject<'_, P>,
+    begin: impl Future<Output = ()>,
+    is_there: impl Fn(&Claim) -> bool,
+) {
+    const GRAIN: Duration = Duration::from_millis(10);
+    let probe = subject.probe;
+    let earliest = probe.now() + P::TICK;
+    begin.await;
+    let latest = probe.now() + P::TICK;
+    let mut asked = probe.now();
+    while asked < latest + GRAIN {
+        let claim = subject.claim(LONG).await;
+        if probe.now() + GRAIN < earliest {
+            assert!(is_there(&claim), "it ended early: {claim:?}");
+        } else if !is_there(&claim) {
+            return;
+        }
+        probe.pass(P::TICK / 16).await;
+        asked = probe.now();
+    }
+    let claim = subject.claim(LONG).await;
+    assert!(!is_there(&claim), "it ended late: {claim:?}");
 }
 
 fn record(result: &str) -> Record {

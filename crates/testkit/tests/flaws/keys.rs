@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use semel_core::idempotency::{Claim, Fingerprint, Record, ScopedKey, Token};
 use semel_core::memory::MemoryKeys;
-use semel_core::{Failure, Holding, IdempotencyStore};
+use semel_core::{Failure, Holding, IdempotencyStore, Timestamp};
 use semel_testkit::probe::Probe;
 use semel_testkit::suites::idempotency::IdempotencyProbe;
 
@@ -24,6 +24,8 @@ const PURGES_WITHOUT_LIMIT: u8 = 7;
 const SAME_TOKEN_FOR_ALL: u8 = 8;
 const FORGETS_VERSIONS: u8 = 9;
 const KEEPS_FOR_EVER: u8 = 10;
+const ENDS_EARLY: u8 = 11;
+const ENDS_LATE: u8 = 12;
 
 #[test]
 fn a_late_owner_that_may_complete() {
@@ -100,6 +102,14 @@ fn results_that_never_expire() {
     caught!(Flawed<KEEPS_FOR_EVER>, idempotency::a_result_expires, "belongs to nobody");
 }
 
+#[test]
+fn times_that_are_not_kept() {
+    caught!(Flawed<ENDS_EARLY>, idempotency::a_result_ends_at_its_time, "it ended early");
+    caught!(Flawed<ENDS_EARLY>, idempotency::a_lease_ends_at_its_time, "it ended early");
+    caught!(Flawed<ENDS_LATE>, idempotency::a_result_ends_at_its_time, "it ended late");
+    caught!(Flawed<ENDS_LATE>, idempotency::a_lease_ends_at_its_time, "it ended late");
+}
+
 struct Flawed<const FLAW: u8> {
     keys: Keys,
     store: FlawedKeys<FLAW>,
@@ -112,6 +122,10 @@ impl<const FLAW: u8> Probe for Flawed<FLAW> {
         let keys = Keys::fresh().await?;
         let store = FlawedKeys { inner: keys.keys.clone(), tokens: Mutex::default() };
         Some(Self { keys, store })
+    }
+
+    fn now(&self) -> Timestamp {
+        self.keys.now()
     }
 
     async fn pass(&self, time: Duration) {
@@ -145,6 +159,14 @@ impl<const FLAW: u8> FlawedKeys<FLAW> {
     }
 }
 
+fn flawed_span<const FLAW: u8>(span: Duration) -> Duration {
+    match FLAW {
+        ENDS_EARLY => span * 9 / 10,
+        ENDS_LATE => span * 11 / 10,
+        _ => span,
+    }
+}
+
 #[async_trait]
 impl<const FLAW: u8> IdempotencyStore for FlawedKeys<FLAW> {
     async fn claim(
@@ -158,6 +180,7 @@ impl<const FLAW: u8> IdempotencyStore for FlawedKeys<FLAW> {
             self.tokens.lock().unwrap().insert(*key, Token(1));
             return Ok(Claim::Fresh { token: Token(1), attempt: 1 });
         }
+        let lease = flawed_span::<FLAW>(lease);
         let mut claim = self.inner.claim(key, fingerprint, lease).await?;
         if let Claim::Fresh { token, attempt } = &mut claim {
             self.tokens.lock().unwrap().insert(*key, *token);
@@ -183,7 +206,7 @@ impl<const FLAW: u8> IdempotencyStore for FlawedKeys<FLAW> {
         match FLAW {
             FORGETS_VERSIONS => record.version = 0,
             KEEPS_FOR_EVER => keep *= 1_000,
-            _ => {}
+            _ => keep = flawed_span::<FLAW>(keep),
         }
         self.inner.complete(key, self.token(key, token), record, keep).await
     }

@@ -91,7 +91,7 @@ async fn try_one<'b>(
     ground: &Arc<Ground>,
     behaviour: &'b Behaviour,
 ) -> (&'b Behaviour, Result<(), Wrong>) {
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const PATIENCE: Duration = Duration::from_secs(180);
     let missing = behaviour.routes.iter().find(|route| !ground.has(route));
     let result = if let Some(route) = missing {
         Err(Wrong::Skipped(format!("the endpoint has no route {route:?}")))

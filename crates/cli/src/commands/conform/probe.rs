@@ -171,7 +171,7 @@ impl Probe {
 
     /// Waits until so many executions have begun.
     pub(super) async fn begun(&self, times: usize) -> Result<(), Wrong> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(30);
         while self.runs().await?.len() < times {
             ensure(Instant::now() < deadline, || format!("execution {times} does not begin"))?;
             sleep(Duration::from_millis(20)).await;
@@ -181,7 +181,7 @@ impl Probe {
 
     /// Repeats a call for as long as another is said to be in progress.
     pub(super) async fn settled(&self, call: &Call) -> Result<Reply, Wrong> {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let reply = self.send(call).await?;
             let is_waiting = reply.status == 409 && reply.header("retry-after").is_some();

@@ -4,15 +4,13 @@ mod admin;
 mod settings;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use semel_core::{Failure, IdempotencyStore};
 use semel_http::proxy::{Ended, Proxy};
-use semel_http::{Encrypted, IdempotencyLayer};
+use semel_http::{Encrypted, IdempotencyLayer, purge};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 
 use self::admin::Admin;
 use self::settings::Settings;
@@ -43,7 +41,8 @@ pub(crate) async fn run(options: &ProxyOptions) -> Result<Exit, Problem> {
     let (stopping, stopped) = watch::channel(false);
     // They end with this function: nobody waits for them.
     let mut beside = JoinSet::new();
-    beside.spawn(purge(Arc::clone(&store)));
+    let purging = purge(Arc::clone(&store));
+    beside.spawn(async { match purging.await {} });
     tracing::info!("health and metrics on {}", address(&admin));
     beside.spawn(Admin { store: Arc::clone(&store), metrics, stopped }.serve(admin));
     tracing::info!("proxy listening on {}, in front of {}", address(&listener), settings.upstream);
@@ -90,21 +89,4 @@ fn address(listener: &TcpListener) -> String {
     listener
         .local_addr()
         .map_or_else(|_| "an unknown address".into(), |address| address.to_string())
-}
-
-/// Deletes what is expired, little by little.
-async fn purge(store: Arc<dyn IdempotencyStore>) {
-    const EVERY: Duration = Duration::from_secs(60);
-    const CHUNK: usize = 1000;
-    loop {
-        match store.forget_expired(CHUNK).await {
-            // More may be left.
-            Ok(CHUNK) => sleep(Duration::from_millis(100)).await,
-            Ok(_) => sleep(EVERY).await,
-            Err(failure) => {
-                tracing::warn!(code = failure.code(), %failure, "cannot delete expired keys");
-                sleep(EVERY).await;
-            }
-        }
-    }
 }

@@ -56,7 +56,7 @@ fn policy(route: &str) -> Policy {
     let policy = Policy::ietf(scope.clone());
     let hasty = policy.clone().rules(|rules| {
         rules.wait = Duration::ZERO;
-        rules.lease = 2 * SECOND;
+        rules.lease = 4 * SECOND;
     });
     match route {
         "required" => policy.require_key(),

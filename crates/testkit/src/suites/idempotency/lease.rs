@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use semel_core::idempotency::{Claim, Token};
 use semel_core::{Holding, IdempotencyStore};
 
-use super::{IdempotencyProbe, LONG, Subject, record};
+use super::{IdempotencyProbe, LONG, Subject, expect_to_last_a_tick, record};
 use crate::probe::Ran;
 use crate::workload::at_once;
 
@@ -103,6 +103,17 @@ pub async fn a_token_that_was_never_given_is_fenced_off<P: IdempotencyProbe>(
     other.expect_lost(token).await;
     assert_eq!(other.fresh(LONG).await.1, 1, "still free");
     assert_eq!(subject.complete(token, "paid", LONG).await, Holding::Held);
+    Ok(())
+}
+
+/// Neither sooner nor later.
+pub async fn a_lease_ends_at_its_time<P: IdempotencyProbe>(probe: &Arc<P>) -> Ran {
+    let subject = Subject::new(probe);
+    let begin = async {
+        subject.fresh(P::TICK).await;
+    };
+    let is_there = |claim: &Claim| matches!(claim, Claim::InFlight { .. });
+    expect_to_last_a_tick(&subject, begin, is_there).await;
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use semel_core::idempotency::{Claim, Record};
 use semel_core::{Holding, IdempotencyStore};
 
-use super::{IdempotencyProbe, LONG, Subject, record};
+use super::{IdempotencyProbe, LONG, Subject, expect_to_last_a_tick, record};
 use crate::probe::Ran;
 
 /// A result is returned ever after, byte for byte.
@@ -83,6 +83,18 @@ pub async fn a_result_expires<P: IdempotencyProbe>(probe: &Arc<P>) -> Ran {
     assert_eq!(attempt, 1);
     assert!(token > first, "{token:?} follows {first:?}");
     subject.expect_lost(first).await;
+    Ok(())
+}
+
+/// Neither sooner nor later.
+pub async fn a_result_ends_at_its_time<P: IdempotencyProbe>(probe: &Arc<P>) -> Ran {
+    let subject = Subject::new(probe);
+    let (token, _) = subject.fresh(LONG).await;
+    let begin = async {
+        assert_eq!(subject.complete(token, "paid", P::TICK).await, Holding::Held);
+    };
+    let is_there = |claim: &Claim| *claim == Claim::Done(record("paid"));
+    expect_to_last_a_tick(&subject, begin, is_there).await;
     Ok(())
 }
 
