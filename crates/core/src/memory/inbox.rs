@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::{MemoryDatabase, MemoryTx};
 use crate::event::EventId;
 use crate::failure::Failure;
-use crate::inbox::{InboxStore, Seen};
+use crate::inbox::{InboxStore, Seen, Tally};
 use crate::retry::later;
 
 impl InboxStore for MemoryDatabase {
@@ -71,5 +71,14 @@ impl InboxStore for MemoryDatabase {
             committed.inbox.remove(key);
         }
         Ok(old.len())
+    }
+
+    async fn count(&self, consumer: &str, tally: Tally) -> Result<(), Failure> {
+        let mut committed = self.committed();
+        for (name, number) in tally.named() {
+            let counted = committed.marks.entry((name.to_owned(), consumer.to_owned()));
+            *counted.or_default() += number;
+        }
+        Ok(())
     }
 }

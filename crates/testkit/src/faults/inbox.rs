@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::inbox::Seen;
+use semel_core::inbox::{Seen, Tally};
 use semel_core::{EventId, Failure, InboxStore};
 
 use super::Chaos;
@@ -81,6 +81,10 @@ impl<S: InboxStore> InboxStore for FaultyInbox<S> {
 
     async fn forget(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
         self.inner.forget(age, limit).await
+    }
+
+    async fn count(&self, consumer: &str, tally: Tally) -> Result<(), Failure> {
+        self.inner.count(consumer, tally).await
     }
 }
 
