@@ -18,6 +18,8 @@
 //! | `sink`, `subscription` | the two ends of a broker |
 //! | `error` | which error of the client library is which [`Fault`](semel_core::Fault) |
 
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
+mod applied;
 mod arrival;
 #[cfg(feature = "aws")]
 pub mod aws;

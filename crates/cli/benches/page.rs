@@ -1,128 +1,221 @@
-//! What visitors of the page cost a relay: how long it takes to empty an outbox without a page,
-//! and while somebody opens another view every second. `./dev bench page`
+//! What visitors of the page cost a relay, and how long they wait: an outbox is emptied again and
+//! again, in turn without a page, and while somebody has it open and looks at another view every
+//! second. `./dev bench page`
 //!
 //! The server is that of `SEMEL_TEST_POSTGRES_URL`; the tables are made anew in its database
-//! `semel_bench`. Arguments: events (300000), rounds (5).
+//! `semel_bench`. One event in a hundred becomes a dead letter. Arguments: events (1000000), rounds
+//! (5).
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use semel_backends::postgres::{PgPool, PostgresConfig};
+use tempfile::TempDir;
 
 type Outcomes<T> = Result<T, Box<dyn Error + Send + Sync>>;
+/// How long each view took, each time.
+type Waits = BTreeMap<&'static str, Vec<Duration>>;
 
 const ADDRESS: &str = "127.0.0.1:19464";
 
-const FILL: &str = "\
+/// What is too large for the limit becomes a dead letter, and holds nobody up.
+const EVENTS: &str = "\
 insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
-select 'order', (g % 50000)::text, 'OrderPlaced', '{\"total\": ' || g || '}'
+select 'order', case g % 100 when 0 then 'large-' || g else (g % 50000)::text end,
+    (array['OrderPlaced', 'OrderPaid'])[1 + g % 2],
+    '{\"total\": ' || g || ', \"note\": \"' || repeat('x', case g % 100 when 0 then 2000 else 9 end) || '\"}'
 from generate_series(1, $1) g";
+
+/// A consumer and a service with idempotency keys in the same database.
+const OTHERS: &str = "\
+insert into semel.inbox (consumer, message_id)
+    select 'payments', id from semel.outbox order by seq limit 200000;
+insert into semel.keys (key, fingerprint, token, attempt, version, body, until)
+    select sha256(g::text::bytea), sha256('x'), g, 1, 1, decode(repeat('70', 300) || '01', 'hex'),
+        now() + interval '1 day'
+    from generate_series(1, 100000) g;
+vacuum analyze";
 
 /// What the page asks for when somebody goes through its views.
 const VIEWS: &[&str] = &[
-    "overview",
-    "pipelines/{}/history",
-    "pipelines/{}/events",
-    "pipelines/{}/events?q=state:dead",
-    "pipelines/{}/events?q=aggregate:order/77",
-    "pipelines/{}/dead",
-    "pipelines/{}/workings",
-    "pipelines/{}/activity",
+    "",
+    "api/overview",
+    "api/pipelines/{}/history",
+    "api/pipelines/{}/events",
+    "api/pipelines/{}/events?before=5000",
+    "api/pipelines/{}/events?q=state:dead",
+    "api/pipelines/{}/events?q=state:published",
+    "api/pipelines/{}/events?q=aggregate:order/77",
+    "api/pipelines/{}/events?q=event:Nothing",
+    "api/pipelines/{}/dead",
+    "api/pipelines/{}/workings",
+    "api/pipelines/{}/consumers",
+    "api/pipelines/{}/keys",
+    "api/pipelines/{}/activity",
 ];
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Outcomes<()> {
     let mut numbers = std::env::args().filter_map(|argument| argument.parse::<i32>().ok());
-    let (events, rounds) = (numbers.next().unwrap_or(300_000), numbers.next().unwrap_or(5));
+    let (events, rounds) = (numbers.next().unwrap_or(1_000_000), numbers.next().unwrap_or(5));
     let Ok(server) = std::env::var("SEMEL_TEST_POSTGRES_URL") else {
         println!("SEMEL_TEST_POSTGRES_URL is not set: nothing to measure");
         return Ok(());
     };
-    let url = fill(&server, events).await?;
-    let folder = tempfile::tempdir()?;
-    let (mut alone, mut watched) = (Vec::new(), Vec::new());
+    let bench = Bench::fill(&server, events).await?;
+    let (mut alone, mut watched, mut visitor) = (Vec::new(), Vec::new(), Visitor::default());
     for round in 0..rounds {
-        alone.push(drain(folder.path(), &url, &format!("alone{round}"), false)?);
-        watched.push(drain(folder.path(), &url, &format!("watched{round}"), true)?);
+        alone.push(bench.drain(&format!("alone{round}"), None).await?);
+        let took;
+        (took, visitor) = bench.visited(&format!("watched{round}"), visitor).await?;
+        watched.push(took);
     }
-    println!("{events} events, alone: {alone:.2?}");
-    println!("{events} events, watched: {watched:.2?}");
-    let ratio = median(watched).as_secs_f64() / median(alone).as_secs_f64();
-    println!("watched takes {ratio:.3} of the time (goal: at most 1.05)");
+    let calm = bench.look_around(&format!("watched{}", rounds - 1))?;
+    println!("{events} events of which one in a hundred is a dead letter, {rounds} rounds");
+    println!("{:<50} {:>10} {:>10} {:>10}", "slowest answer", "at rest", "draining", "median");
+    for (view, waits) in &mut visitor.waits {
+        let rest = calm.get(view).and_then(|waits| waits.iter().max()).copied().unwrap_or_default();
+        let slowest = waits.iter().max().copied().unwrap_or_default();
+        let [rest, slowest, middle] =
+            [rest, slowest, median(waits)].map(|time| format!("{time:.1?}"));
+        println!("/{view:<49} {rest:>10} {slowest:>10} {middle:>10}");
+    }
+    let rate = |took: &[Duration]| f64::from(events) / median(&mut took.to_vec()).as_secs_f64();
+    println!("alone:   {:.0} events/s, median of {alone:.2?}", rate(&alone));
+    println!("watched: {:.0} events/s, median of {watched:.2?}", rate(&watched));
+    let ratio = rate(&watched) / rate(&alone);
+    println!("watched, it relays at {ratio:.3} of the rate alone (goal: at least 0.95)");
     Ok(())
 }
 
-async fn fill(server: &str, events: i32) -> Outcomes<String> {
-    let admin = PgPool::connect(server).await?;
-    sqlx::raw_sql("drop database if exists semel_bench with (force)").execute(&admin).await?;
-    sqlx::raw_sql("create database semel_bench").execute(&admin).await?;
-    let url = format!("{}/semel_bench", server.rsplit_once('/').map_or(server, |(base, _)| base));
-    let store = PostgresConfig::new(&url)?.connect().await?;
-    store.migrate().await?;
-    sqlx::query(FILL).bind(events).execute(store.pool()).await?;
-    sqlx::raw_sql("vacuum analyze").execute(store.pool()).await?;
-    Ok(url)
+/// An outbox that one pipeline after the other empties.
+struct Bench {
+    events: i64,
+    url: String,
+    pool: PgPool,
+    folder: TempDir,
 }
 
-/// Empties the outbox for a pipeline of its own.
-fn drain(folder: &Path, url: &str, pipeline: &str, is_watched: bool) -> Outcomes<Duration> {
-    let http = if is_watched { format!("[http]\nlisten = \"{ADDRESS}\"\n") } else { String::new() };
-    let config = format!(
-        "[source.orders]\nurl = \"{url}\"\nbatch = 1000\nmode = \"poll\"\n[sink.out]\ntype = \"file\"\n\
-         path = \"{pipeline}.ndjson\"\n[pipeline.{pipeline}]\nfrom = \"orders\"\nto = \"out\"\n{http}"
-    );
-    fs::write(folder.join("semel.toml"), config)?;
-    let stopped = Arc::new(AtomicBool::new(false));
-    let visitor = is_watched.then(|| {
-        let (stopped, pipeline) = (Arc::clone(&stopped), pipeline.to_owned());
-        thread::spawn(move || visit(&pipeline, &stopped))
-    });
-    let began = Instant::now();
-    let ended = Command::new(env!("CARGO_BIN_EXE_semel"))
-        .args(["relay", "--config", "semel.toml", "--drain"])
-        .current_dir(folder)
-        .stdout(Stdio::null())
-        .stderr(File::create(folder.join("log"))?)
-        .status()?;
-    let took = began.elapsed();
-    stopped.store(true, Ordering::SeqCst);
-    if let Some(visits) = visitor.and_then(|visitor| visitor.join().ok()) {
-        println!("{pipeline}: {visits} answers to the visitor");
-    }
-    if !ended.success() {
-        return Err(fs::read_to_string(folder.join("log"))?.into());
-    }
-    fs::remove_file(folder.join(format!("{pipeline}.ndjson")))?;
-    Ok(took)
-}
-
-/// Keeps the page open, and looks at another view every second; says how often that worked.
-fn visit(pipeline: &str, stopped: &AtomicBool) -> usize {
-    let mut answers = 0;
-    let mut live = None;
-    for view in VIEWS.iter().cycle() {
-        if stopped.load(Ordering::SeqCst) {
-            break;
+impl Bench {
+    async fn fill(server: &str, events: i32) -> Outcomes<Self> {
+        let admin = PgPool::connect(server).await?;
+        sqlx::raw_sql("drop database if exists semel_bench with (force)").execute(&admin).await?;
+        sqlx::raw_sql("create database semel_bench").execute(&admin).await?;
+        let base = server.rsplit_once('/').map_or(server, |(base, _)| base);
+        let url = format!("{base}/semel_bench");
+        let store = PostgresConfig::new(&url)?.connect().await?;
+        store.migrate().await?;
+        sqlx::query(EVENTS).bind(events).execute(store.pool()).await?;
+        for statement in OTHERS.split(';') {
+            sqlx::raw_sql(statement).execute(store.pool()).await?;
         }
-        live = live.or_else(|| open("api/live").ok());
-        if ask(&format!("api/{}", view.replace("{}", pipeline))).is_ok() {
-            answers += 1;
+        let (pool, folder) = (store.pool().clone(), tempfile::tempdir()?);
+        Ok(Self { events: events.into(), url, pool, folder })
+    }
+
+    /// The same with somebody who looks at the page.
+    async fn visited(&self, pipeline: &str, visitor: Visitor) -> Outcomes<(Duration, Visitor)> {
+        let stopped = Arc::new(AtomicBool::new(false));
+        let visiting = {
+            let (stopped, pipeline) = (Arc::clone(&stopped), pipeline.to_owned());
+            thread::spawn(move || visitor.visit(&pipeline, &stopped))
+        };
+        let took = self.drain(pipeline, Some(ADDRESS)).await;
+        stopped.store(true, Ordering::SeqCst);
+        let visitor = visiting.join().map_err(|_| "the visitor panicked")?;
+        Ok((took?, visitor))
+    }
+
+    /// How long a relay takes to empty the outbox for a pipeline of its own.
+    async fn drain(&self, pipeline: &str, page: Option<&str>) -> Outcomes<Duration> {
+        const LAST: &str = "select coalesce(max(top), 0) from semel.cursor where pipeline = $1";
+        let (began, mut process) = (Instant::now(), self.relay(pipeline, page)?);
+        loop {
+            let last: i64 = sqlx::query_scalar(LAST).bind(pipeline).fetch_one(&self.pool).await?;
+            if last >= self.events {
+                break;
+            }
+            if process.try_wait()?.is_some() {
+                return Err(fs::read_to_string(self.folder.path().join("log"))?.into());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let took = began.elapsed();
+        process.kill()?;
+        process.wait()?;
+        fs::remove_file(self.folder.path().join(format!("{pipeline}.ndjson")))?;
+        println!("{pipeline}: {took:.2?}");
+        Ok(took)
+    }
+
+    /// Goes through the views five times while nothing else happens.
+    fn look_around(&self, pipeline: &str) -> Outcomes<Waits> {
+        let (mut process, mut waits) = (self.relay(pipeline, Some(ADDRESS))?, Waits::new());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while ask("readyz").is_err() && Instant::now() < deadline {
+            sleep(Duration::from_millis(50));
+        }
+        for view in VIEWS.iter().cycle().take(5 * VIEWS.len()) {
+            waits.entry(*view).or_default().push(ask(&view.replace("{}", pipeline))?);
+        }
+        process.kill()?;
+        process.wait()?;
+        Ok(waits)
+    }
+
+    fn relay(&self, pipeline: &str, page: Option<&str>) -> Outcomes<Child> {
+        let Self { url, folder, .. } = self;
+        let http = page.map_or(String::new(), |page| format!("[http]\nlisten = \"{page}\"\n"));
+        let config = format!(
+            "[source.orders]\nurl = \"{url}\"\nbatch = 1000\nmode = \"poll\"\n[sink.out]\n\
+             type = \"file\"\npath = \"{pipeline}.ndjson\"\n[pipeline.{pipeline}]\n\
+             from = \"orders\"\nto = \"out\"\n[limits]\npayload = \"1KiB\"\n{http}"
+        );
+        fs::write(folder.path().join("semel.toml"), config)?;
+        let process = Command::new(env!("CARGO_BIN_EXE_semel"))
+            .args(["relay", "--config", "semel.toml"])
+            .current_dir(folder.path())
+            .stdout(Stdio::null())
+            .stderr(File::create(folder.path().join("log"))?)
+            .spawn()?;
+        Ok(process)
+    }
+}
+
+/// Somebody who goes through the views, round by round.
+#[derive(Default)]
+struct Visitor {
+    visits: usize,
+    waits: Waits,
+}
+
+impl Visitor {
+    /// Keeps the page open, and looks at another view every second.
+    fn visit(mut self, pipeline: &str, stopped: &AtomicBool) -> Self {
+        let mut live = None;
+        while !stopped.load(Ordering::SeqCst) {
+            live = live.or_else(|| open("api/live").ok());
+            let view = VIEWS[self.visits % VIEWS.len()];
+            let Ok(took) = ask(&view.replace("{}", pipeline)) else {
+                sleep(Duration::from_millis(20));
+                continue;
+            };
+            self.waits.entry(view).or_default().push(took);
+            self.visits += 1;
             sleep(Duration::from_secs(1));
-        } else {
-            sleep(Duration::from_millis(20));
         }
+        self
     }
-    answers
 }
 
 fn open(path: &str) -> std::io::Result<TcpStream> {
@@ -132,14 +225,14 @@ fn open(path: &str) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn ask(path: &str) -> std::io::Result<()> {
-    let mut answer = String::new();
+fn ask(path: &str) -> std::io::Result<Duration> {
+    let (began, mut answer) = (Instant::now(), String::new());
     open(path)?.read_to_string(&mut answer)?;
     let is_good = answer.starts_with("HTTP/1.1 200");
-    if is_good { Ok(()) } else { Err(std::io::Error::other(answer)) }
+    if is_good { Ok(began.elapsed()) } else { Err(std::io::Error::other(answer)) }
 }
 
-fn median(mut values: Vec<Duration>) -> Duration {
+fn median(values: &mut [Duration]) -> Duration {
     values.sort_unstable();
-    values[values.len() / 2]
+    values.get(values.len() / 2).copied().unwrap_or_default()
 }

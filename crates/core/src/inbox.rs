@@ -135,6 +135,20 @@ pub trait InboxStore: Send + Sync {
         None
     }
 
+    /// Adds to what a consumer has counted, for those who look into the store: in a transaction of
+    /// its own, now and then, never for each message. By default nothing is kept.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached: it is unknown whether it was added.
+    fn count(
+        &self,
+        consumer: &str,
+        tally: Tally,
+    ) -> impl Future<Output = Result<(), Failure>> + Send {
+        let _ = (consumer, tally);
+        async { Ok(()) }
+    }
+
     /// Runs `effect` in the caller's transaction unless `consumer` has seen `id`. Needs no runtime:
     /// for web frameworks, and for subscriptions of your own. It does not know how old the message
     /// is: one that was made before what is [remembered](Self::retention) is for the caller to refuse.
@@ -224,6 +238,42 @@ pub enum Seen {
         /// The stored result.
         result: Option<Bytes>,
     },
+}
+
+/// How many messages a consumer took, and what became of them.
+///
+/// ```
+/// # use semel_core::inbox::Tally;
+/// let tally = Tally { applied: 2, duplicates: 1 };
+/// assert!(!tally.is_empty() && Tally::default().is_empty());
+/// assert_eq!(tally.named(), [("tally:applied", 2), ("tally:duplicates", 1)]);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// They took effect.
+    pub applied: u64,
+    /// They had taken effect before, and were dropped.
+    pub duplicates: u64,
+}
+
+impl Tally {
+    /// Under which name `applied` is kept among the [marks](crate::Marks): as if a consumer of this
+    /// name had come so far in the scope of each consumer that counts.
+    pub const APPLIED: &'static str = "tally:applied";
+    /// The same of `duplicates`.
+    pub const DUPLICATES: &'static str = "tally:duplicates";
+
+    /// Whether there is nothing to add.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.applied == 0 && self.duplicates == 0
+    }
+
+    /// Each number with its name.
+    #[must_use]
+    pub const fn named(&self) -> [(&'static str, u64); 2] {
+        [(Self::APPLIED, self.applied), (Self::DUPLICATES, self.duplicates)]
+    }
 }
 
 /// What [`InboxStore::process`] did.

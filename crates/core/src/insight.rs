@@ -3,12 +3,14 @@
 //!
 //! A page that asks here shows the same whichever relay serves it, and whether or not one runs.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use crate::event::EventId;
 use crate::failure::Failure;
 
 /// Looks at the work on a database, and keeps the log of changes.
@@ -39,12 +41,18 @@ pub trait Insight: Send + Sync {
     /// `Unavailable` when the store cannot be reached.
     async fn workings(&self, pipeline: &str) -> Result<Workings, Failure>;
 
-    /// Which consumers took effect here lately, by name. Of a large inbox only the newest messages
-    /// are looked at.
+    /// Which consumers took effect here, by name: lately, of a large inbox only the newest messages
+    /// are looked at, and by what they [counted](crate::InboxStore::count) themselves.
     ///
     /// # Errors
     /// `Unavailable` when the store cannot be reached, `Misconfigured` when the user may not look.
     async fn consumers(&self) -> Result<Vec<ConsumerView>, Failure>;
+
+    /// Which consumers took effect here for an event, the earliest first.
+    ///
+    /// # Errors
+    /// As of [`consumers`](Self::consumers).
+    async fn effects(&self, id: EventId) -> Result<Vec<EffectView>, Failure>;
 
     /// Writes down, before it is done, who changes what. Gives the number of the entry.
     ///
@@ -163,17 +171,61 @@ pub struct LogView {
 ///
 /// ```
 /// # use semel_core::{Timestamp, insight::ConsumerView};
-/// let view = ConsumerView { name: "payments".into(), applied: 2, last: Timestamp::UNIX_EPOCH };
-/// assert_eq!(view.applied, 2);
+/// let seen = [("payments".to_owned(), 2, Timestamp::UNIX_EPOCH)];
+/// let counted = [("payments".to_owned(), 5, 1), ("stock".to_owned(), 7, 0)];
+/// let views = ConsumerView::all(seen, counted);
+/// assert_eq!((views[0].name.as_str(), views[0].applied, views[0].duplicates), ("payments", 5, 1));
+/// assert_eq!((views[1].name.as_str(), views[1].last), ("stock", None));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ConsumerView {
     /// Its name.
     pub name: String,
-    /// Messages that took effect and are remembered, among those that were looked at.
+    /// Messages that took effect: as many as the consumer counted, or as are remembered among those
+    /// that were looked at, whichever is more.
     pub applied: u64,
-    /// When the last one did.
-    pub last: Timestamp,
+    /// Messages that came again and were dropped, as far as the consumer counted.
+    pub duplicates: u64,
+    /// When the last one took effect; unknown when it is not remembered by its id.
+    pub last: Option<Timestamp>,
+}
+
+impl ConsumerView {
+    /// From what an inbox remembers of each consumer, how many and when last, and from what each
+    /// counted, applied and duplicates; by name.
+    #[must_use]
+    pub fn all(
+        remembered: impl IntoIterator<Item = (String, u64, Timestamp)>,
+        counted: impl IntoIterator<Item = (String, u64, u64)>,
+    ) -> Vec<Self> {
+        let mut all = BTreeMap::new();
+        for (name, applied, last) in remembered {
+            let view = Self { name: name.clone(), applied, duplicates: 0, last: Some(last) };
+            all.insert(name, view);
+        }
+        for (name, applied, duplicates) in counted {
+            let new = || Self { name: name.clone(), applied: 0, duplicates: 0, last: None };
+            let view = all.entry(name.clone()).or_insert_with(new);
+            view.applied = view.applied.max(applied);
+            view.duplicates = duplicates;
+        }
+        all.into_values().collect()
+    }
+}
+
+/// A consumer for which an event took effect.
+///
+/// ```
+/// # use semel_core::{Timestamp, insight::EffectView};
+/// let effect = EffectView { consumer: "payments".into(), at: Timestamp::UNIX_EPOCH };
+/// assert_eq!(effect.at.as_second(), 0);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EffectView {
+    /// Its name.
+    pub consumer: String,
+    /// When, by the clock of the store.
+    pub at: Timestamp,
 }
 
 /// A change that an operator made.

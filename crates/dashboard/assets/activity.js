@@ -19,7 +19,7 @@ export const activity = async (root, context, { query }) => {
         ["pipeline", ({ pipeline }) => pipeline],
         ["which", ({ filter }) => h("code", {}, filter), "wrap"],
         ["events", ({ events }) => (events === null ? "not known" : number(events)), "end"],
-      ], entries),
+      ], entries, ({ id }) => id),
     entries.length === 100 && h("div", { class: "more" },
       h("button", { type: "button", onclick: () => context.go("activity", "", { before: entries.at(-1).id }) }, "Earlier")));
 };

@@ -28,7 +28,7 @@ export const dead = async (root, context) => {
     ["newest", ({ newest }) => ago(newest)],
     ["", ({ state, error, event_type }) =>
       both(`${event_type}: ${error}`, { q: `state:${state} event:${word(event_type)}`, error })],
-  ], groups);
+  ], groups, ({ state, event_type, error }) => [state, event_type, error].join(" "));
 
   const waiting = table("Parked aggregates", [
     ["aggregate", (lane) => h("a", { href: context.link("events", "", { q: `aggregate:${lane.aggregate_type}/${lane.aggregate_id}` }) },
@@ -38,7 +38,7 @@ export const dead = async (root, context) => {
     ["behind it", ({ waiting }) => plural(waiting, "event"), "end nowrap"],
     ["", (lane) => both(`The failed event of ${lane.aggregate_type} ${lane.aggregate_id}`,
       { q: `type:${word(lane.aggregate_type)} aggregate:${word(lane.aggregate_id)}` })],
-  ], lanes);
+  ], lanes, (lane) => lane.aggregate_type + "/" + lane.aggregate_id);
 
   show(root,
     h("div", { class: "head" }, h("h1", {}, "Dead letters"), h("span", { class: "quiet" }, context.pipeline),

@@ -23,13 +23,14 @@ const life = (event) => {
     dead: () => step("bad", "Dead letter", null, event.attempts === 0 && event.error, "waits for an operator: retry or discard it"),
     discarded: () => step("soft", "Discarded by an operator", null, "it is never published"),
   }[event.state];
-  return h("ol", { class: "life" }, steps, last?.());
+  const effects = event.effects.map(({ consumer, at }) => step("accent", "Applied by " + consumer, at, "took effect once, in its inbox in this database"));
+  return h("ol", { class: "life" }, steps, last?.(), effects);
 };
 
 const pretty = (text) => { try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; } };
 
 const content = (context, event) => {
-  const box = h("div", { id: "payload" });
+  const box = h("div", { id: "payload", "data-kept": true });
   const reveal = async () => {
     try {
       const found = await api.reveal(context.pipeline, event.id);

@@ -19,7 +19,7 @@ export const list = (context, events) =>
     ["state", (event) => badge(event.state)],
     ["attempts", (event) => (event.attempts ? String(event.attempts) : ""), "end"],
     ["took", took, "end nowrap"],
-  ], events);
+  ], events, ({ id }) => id);
 
 export const events = async (root, context, { query }) => {
   const q = query.get("q") || "", before = query.get("before");

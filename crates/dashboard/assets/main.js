@@ -1,7 +1,7 @@
 // The frame: which page is shown, what is live, and which keys do what.
 
 import * as api from "./api.js";
-import { at, h, show, trouble } from "./dom.js";
+import { at, become, h, show, trouble } from "./dom.js";
 import { tell } from "./dialog.js";
 import { number } from "./words.js";
 import { overview } from "./overview.js";
@@ -71,6 +71,33 @@ const render = async () => {
   if (mine === turn) show(at("main"), root);
 };
 
+// How much longer than a look the pause after it is: many who look must not slow the relays down.
+const LEISURE = 20;
+let looking = false, rested = 0;
+
+// Somebody is about to copy something, or to answer a question.
+const isHeld = () => {
+  const chosen = getSelection();
+  return document.querySelector("dialog[open]") || (!chosen.isCollapsed && at("main").contains(chosen.anchorNode));
+};
+
+// Looks again at what is shown, without taking away what somebody is at. Further pages stay as they are.
+const again = async () => {
+  const [mine, place, began] = [turn, here(), performance.now()];
+  if (looking || began < rested || isHeld() || place.query.get("before") || place.query.get("after")) return;
+  const [, , , view] = [...PAGES, ...HIDDEN].find(([name]) => name === place.page) || PAGES[0];
+  const root = h("div", {});
+  looking = true;
+  try {
+    await view(root, context, place);
+    if (mine === turn && !isHeld()) become(at("main").firstElementChild, root);
+  } catch {
+    if (mine === turn) pulse("lost", "not fresh");
+  }
+  looking = false;
+  rested = performance.now() + LEISURE * (performance.now() - began);
+};
+
 // On a narrow screen the pages are beside each other, and not all of them in sight.
 const bringIntoSight = () => {
   const [nav, now] = [at("nav"), document.querySelector("#nav [aria-current]")];
@@ -119,7 +146,9 @@ const heard = (fresh) => {
   if (first) render();
   else {
     frame(here().page === "event" ? "events" : here().page);
-    shown?.update?.(fresh);
+    if (shown?.update) shown.update(fresh);
+    else if (shown === null) render();
+    else again();
   }
 };
 

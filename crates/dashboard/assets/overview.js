@@ -54,18 +54,23 @@ const charts = () => {
 export const overview = async (root, context) => {
   const now = h("div", {});
   const rest = h("p", { class: "quiet small block" });
+  const whose = h("span", { class: "quiet small", id: "whose" });
   const all = charts();
   let points = (await api.history(context.pipeline)).points;
   const paint = (fresh) => {
     show(now, health(fresh.health), h("div", { class: "grid pipelines" }, fresh.pipelines.map((one) => card(one, context))));
     const states = context.summary()?.states;
     show(rest, states && `${number(states.published)} published and ${number(states.discarded)} discarded events are kept in ${context.pipeline}.`);
+    const measured = points.findLast((point) => point.measured !== null)?.measured;
+    show(whose, "as the database has it, looked at since this process began" + (measured === undefined ? "" : measured
+      ? "; times to publish as this relay measured them"
+      : "; times to publish of the newest 100 events of all relays, to about a second"));
     for (const one of all) one.show(points);
   };
   show(root,
     h("h1", { class: "head" }, "Overview"), now,
     h("section", { class: "block" },
-      h("div", { class: "head" }, h("h2", {}, context.pipeline + ", the last half hour")),
+      h("div", { class: "head" }, h("h2", {}, context.pipeline + ", the last half hour"), whose),
       h("div", { class: "grid charts" }, all.map((one) => one.root))),
     rest);
   paint(context.overview);

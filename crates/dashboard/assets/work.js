@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { sure, toast } from "./dialog.js";
 import { empty, facts, h, show } from "./dom.js";
 import { table } from "./table.js";
-import { ago, badge, bytes, number, span } from "./words.js";
+import { ago, badge, bytes, number, plural, span } from "./words.js";
 
 const head = (title, context, lead, of = context.pipeline) => [
   h("div", { class: "head" }, h("h1", {}, title), h("span", { class: "quiet" }, of)),
@@ -54,19 +54,20 @@ export const sinks = async (root, context) => {
       ["p99", ({ pipeline }) => span(pipeline.point?.latency?.[2] ?? null), "end"],
       ["failed", ({ pipeline }) => number(pipeline.states?.failed), "end"],
       ["dead", ({ pipeline }) => number(pipeline.states?.dead), "end"],
-    ], rows));
+    ], rows, ({ name, pipeline }) => pipeline.name + "/" + name));
 };
 
 export const consumers = async (root, context) => {
   const found = await api.consumers(context.pipeline);
-  show(root, head("Consumers", context, "Consumers whose inbox is in this database. Each message took effect once; what comes again is dropped."),
+  show(root, head("Consumers", context, "Consumers whose inbox is in this database. Each message took effect once; what comes again is dropped. They tell the database every few seconds how many it was."),
     found.length === 0
       ? empty("No consumer keeps its inbox here.", "A consumer elsewhere has a database and a page of its own.")
       : table("Consumers", [
         ["consumer", ({ name }) => h("strong", {}, name)],
-        ["took effect", ({ applied }) => number(applied) + (applied >= 100000 ? " or more" : ""), "end"],
+        ["took effect", ({ applied }) => number(applied), "end"],
+        ["duplicates dropped", ({ duplicates }) => number(duplicates), "end"],
         ["last", ({ last }) => ago(last)],
-      ], found));
+      ], found, ({ name }) => name));
 };
 
 export const keys = async (root, context, { query }) => {
@@ -84,21 +85,33 @@ export const keys = async (root, context, { query }) => {
     }
   };
   const kinds = { RUNNING: "pending", ABANDONED: "failed", SUCCEEDED: "good", FAILED: "failed", UNCERTAIN: "dead" };
-  const tally = page.keys.reduce((all, { state }) => ({ ...all, [state]: (all[state] || 0) + 1 }), {});
+  const state = (name, words = name.toLowerCase()) => badge(kinds[name] || "idle", words);
+  const list = (label, rows) => table(label, [
+    ["key", ({ key }) => h("code", { title: key }, key.slice(0, 16) + "…")],
+    ["state", (row) => state(row.state)],
+    ["attempt", ({ attempt }) => (attempt === null ? "" : String(attempt)), "end"],
+    ["lasts", (row) => (row.state === "ABANDONED" ? "lease ran out" : span(row.remaining_seconds)), "end nowrap"],
+    ["result", ({ bytes: size }) => (size ? bytes(size) : ""), "end nowrap"],
+    ["", (row) => (row.state === "RUNNING" || row.state === "ABANDONED") && h("div", { class: "acts" },
+      h("button", { type: "button", class: "tiny danger", disabled: !context.may("admin"), onclick: () => free(row.key) }, "Free"))],
+  ], rows, ({ key }) => key);
+  const { survey } = page;
+  const open = survey?.open || [];
   show(root, head("Idempotency", context, "Keys in this database: one operation each. Results are never shown."),
     page.keys.length === 0
       ? empty("No key is held.", "Services that use this database for idempotency keys show up here.")
       : [
-        h("div", { class: "chips" }, Object.entries(tally).map(([state, count]) => badge(kinds[state] || "idle", state.toLowerCase() + " " + count))),
-        table("Keys", [
-          ["key", ({ key }) => h("code", { title: key }, key.slice(0, 16) + "…")],
-          ["state", ({ state }) => badge(kinds[state] || "idle", state.toLowerCase())],
-          ["attempt", ({ attempt }) => (attempt === null ? "" : String(attempt)), "end"],
-          ["lasts", ({ remaining_seconds: left, state }) => (state === "ABANDONED" ? "lease ran out" : span(left)), "end nowrap"],
-          ["result", ({ bytes: size }) => (size ? bytes(size) : ""), "end nowrap"],
-          ["", ({ key, state }) => (state === "RUNNING" || state === "ABANDONED") && h("div", { class: "acts" },
-            h("button", { type: "button", class: "tiny danger", disabled: !context.may("admin"), onclick: () => free(key) }, "Free"))],
-        ], page.keys),
+        survey && h("section", { "aria-label": "Outcomes" },
+          h("div", { class: "chips" }, survey.states.map(([name, count]) => state(name, name.toLowerCase() + " " + number(count)))),
+          h("p", { class: "quiet small head" }, survey.whole
+            ? plural(survey.keys, "key") + " in all."
+            : `Of ${number(survey.keys)} keys, by chance; there are more.`)),
+        open.length > 0 && h("section", {},
+          h("div", { class: "head" }, h("h2", {}, "Not finished"),
+            h("span", { class: "quiet small" }, "abandoned ones first, then those whose lease ends soonest")),
+          list("Not finished", open)),
+        survey && h("div", { class: "head block" }, h("h2", {}, "All keys")),
+        list("Keys", page.keys),
         page.next && h("div", { class: "more" },
           h("button", { type: "button", onclick: () => context.go("keys", "", { after: page.next }) }, "More")),
       ]);
@@ -115,5 +128,5 @@ export const relays = async (root, context) => {
         ["state", ({ shares }) => badge(shares.length ? "good" : "idle", shares.length ? "works" : "stands by")],
         ["on", work],
         ["lease lasts", ({ lease_left }) => span(seconds(lease_left)), "end nowrap"],
-      ], found));
+      ], found, ({ name }) => name));
 };

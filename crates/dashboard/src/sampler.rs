@@ -1,6 +1,6 @@
 //! Looks at every pipeline again and again and remembers half an hour of it, for the charts and for
-//! whoever listens. All of it comes from the database, but the latencies: this process knows those
-//! exactly that it made itself, the database knows the rest to about a second.
+//! whoever listens. All of it comes from the database, but the latencies where this process alone
+//! publishes: it knows them exactly, the database to about a second.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,8 +35,16 @@ pub(crate) struct Sample {
     /// Events per second that were written and that left the log, since the look before.
     pub(crate) written: Option<f64>,
     pub(crate) settled: Option<f64>,
+    pub(crate) latency: Option<Latency>,
+}
+
+/// How long it took to publish events.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Latency {
     /// p50, p95 and p99 in seconds.
-    pub(crate) latency: Option<[f64; 3]>,
+    pub(crate) seconds: [f64; 3],
+    /// Whether this process measured it; otherwise the database said so.
+    pub(crate) is_measured: bool,
 }
 
 /// What is known of a pipeline.
@@ -70,11 +78,21 @@ impl Sampler {
         self.tracks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, pipeline: &Pipeline, look: Result<Look, Failure>, metrics: Option<&str>) {
+    /// What this process measured of a pipeline since it was asked last.
+    fn measured(&self, pipeline: &str, metrics: &str) -> Option<[f64; 3]> {
+        let mut tracks = self.tracks();
+        let track = tracks.entry(pipeline.to_owned()).or_default();
+        let buckets = Buckets::read(metrics, pipeline);
+        let latency = buckets.since(&track.buckets);
+        track.buckets = buckets;
+        latency
+    }
+
+    fn keep(&self, pipeline: &Pipeline, look: Result<Look, Failure>) {
         let mut tracks = self.tracks();
         let track = tracks.entry(pipeline.name.clone()).or_default();
         match look {
-            Ok(look) => track.add(pipeline, look, metrics),
+            Ok(look) => track.add(pipeline, look),
             Err(failure) => track.trouble = Some(Explanation::from(&failure)),
         }
         drop(tracks);
@@ -87,7 +105,7 @@ struct Look {
     at: Timestamp,
     stats: Stats,
     workings: Workings,
-    latency: Option<[f64; 3]>,
+    latency: Option<Latency>,
 }
 
 impl Track {
@@ -99,16 +117,10 @@ impl Track {
         self.last().is_some_and(|sample| sample.workings.log.is_some())
     }
 
-    fn add(&mut self, pipeline: &Pipeline, look: Look, metrics: Option<&str>) {
+    fn add(&mut self, pipeline: &Pipeline, look: Look) {
         let Look { at, stats, workings, latency } = look;
         count(&pipeline.name, &stats);
         count_log(&pipeline.name, workings.log.as_ref(), self.had_log());
-        let measured = metrics.and_then(|metrics| {
-            let buckets = Buckets::read(metrics, &pipeline.name);
-            let latency = buckets.since(&self.buckets);
-            self.buckets = buckets;
-            latency
-        });
         let before = self.last();
         let rate = |number: fn(&Workings) -> Option<u64>| {
             let before = before?;
@@ -117,7 +129,6 @@ impl Track {
             (seconds > 0.0).then_some(grown as f64 / seconds)
         };
         let (written, settled) = (rate(|now| now.written), rate(|now| now.settled));
-        let latency = measured.or(latency);
         self.trouble = None;
         self.samples.push_back(Arc::new(Sample { at, stats, workings, written, settled, latency }));
         if self.samples.len() > KEPT {
@@ -182,21 +193,38 @@ async fn look_at_all(
 ) -> bool {
     let began = Instant::now();
     for pipeline in pipelines {
-        let look = patiently(look_at(pipeline, metrics.is_some())).await;
+        let Some(known) = sampler.upgrade() else { return false };
+        let measured = metrics.and_then(|render| known.measured(&pipeline.name, &render()));
+        let before = known.track(&pipeline.name).last().cloned();
+        drop(known);
+        let look = patiently(look_at(pipeline, measured, before.as_deref())).await;
         let Some(sampler) = sampler.upgrade() else { return false };
-        sampler.keep(pipeline, look, metrics.map(|render| render()).as_deref());
+        sampler.keep(pipeline, look);
     }
     sleep(EVERY.max(began.elapsed() * LEISURE)).await;
     sampler.strong_count() > 0
 }
 
-async fn look_at(pipeline: &Pipeline, is_measured: bool) -> Result<Look, Failure> {
+async fn look_at(
+    pipeline: &Pipeline,
+    measured: Option<[f64; 3]>,
+    before: Option<&Sample>,
+) -> Result<Look, Failure> {
     let stats = pipeline.admin.stats().await?;
     let workings = match &pipeline.insight {
         Some(insight) => insight.workings(&pipeline.name).await?,
         None => Workings::default(),
     };
-    let latency = if is_measured { None } else { latency(pipeline).await? };
+    let has_moved = pipeline.insight.is_none()
+        || before.is_none_or(|before| before.workings.settled != workings.settled);
+    let at_work = workings.relays.iter().filter(|relay| !relay.shares.is_empty()).count();
+    let (seconds, is_measured) = match measured {
+        // What one of several relays measured says nothing of the others.
+        Some(seconds) if at_work <= 1 => (Some(seconds), true),
+        _ if has_moved => (latency(pipeline).await?, false),
+        _ => (None, false),
+    };
+    let latency = seconds.map(|seconds| Latency { seconds, is_measured });
     Ok(Look { at: SystemClock.now(), stats, workings, latency })
 }
 

@@ -5,13 +5,14 @@ use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::inbox::{InboxStore, Seen};
+use semel_core::inbox::{InboxStore, Seen, Tally};
 use semel_core::{EventId, Failure};
 use sqlx::{AssertSqlSafe, MySql, Transaction};
 use uuid::Uuid;
 
 use super::error::failure;
 use super::store::{MysqlStore, changed, count, micros};
+use crate::letters::stored;
 
 /// The table `semel_inbox`. Made by [`MysqlStore::inbox`].
 ///
@@ -55,6 +56,9 @@ const STORE: &str = "UPDATE semel_inbox SET result = ? WHERE consumer = ? AND me
 
 const FORGET: &str = "DELETE FROM semel_inbox \
     WHERE processed_at < utc_timestamp(6) - INTERVAL ? MICROSECOND ORDER BY processed_at LIMIT ?";
+
+const COUNT: &str = "INSERT INTO semel_marks (consumer, scope, position) \
+    VALUES (?, ?, ?), (?, ?, ?) ON DUPLICATE KEY UPDATE position = position + VALUES(position)";
 
 /// How many ids one statement records.
 const MOST: usize = 512;
@@ -171,6 +175,14 @@ impl InboxStore for MysqlInbox {
             .map_err(failure("forget old messages"))?;
         tx.commit().await.map_err(failure("forget old messages"))?;
         Ok(changed(forgotten.rows_affected()))
+    }
+
+    async fn count(&self, consumer: &str, tally: Tally) -> Result<(), Failure> {
+        let mut query = sqlx::query(COUNT);
+        for (name, number) in tally.named() {
+            query = query.bind(name).bind(consumer).bind(stored(number));
+        }
+        query.execute(self.store.pool()).await.map_err(failure("count messages")).map(drop)
     }
 
     fn classify(&self, error: Box<dyn Error + Send + Sync>) -> Failure {

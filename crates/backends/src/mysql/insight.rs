@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use semel_core::admin::{ErrorGroup, ParkedLane, State, Troubles};
-use semel_core::insight::{AuditEntry, ConsumerView, Insight, LogView, RelayView, Workings};
+use semel_core::insight::{
+    AuditEntry, ConsumerView, EffectView, Insight, LogView, RelayView, Workings,
+};
 use semel_core::{EventId, Failure};
 
 use super::error::failure;
 use super::row::as_micros;
 use super::store::{MysqlStore, count, timestamp};
+use crate::applied::{effect, if_allowed};
 
 /// The numbers that were given out, counting those that wait for one, and the last settled one; when
 /// the cursor moved; the size of the table; and why it is polled for. Takes the pipeline three times.
@@ -38,6 +41,12 @@ const CONSUMERS: &str = concat!(
     " FROM (SELECT consumer, processed_at FROM semel_inbox ORDER BY processed_at DESC LIMIT 100000) \
       newest GROUP BY consumer ORDER BY consumer LIMIT 1000"
 );
+
+/// What they counted: under these two names there is one mark for each consumer.
+const COUNTED: &str = "SELECT scope, max(if(consumer = 'tally:applied', position, 0)), \
+        max(if(consumer = 'tally:duplicates', position, 0)) \
+    FROM semel_marks WHERE consumer IN ('tally:applied', 'tally:duplicates') \
+    GROUP BY scope ORDER BY scope LIMIT 1000";
 
 const NOTE: &str = "INSERT INTO semel_audit (changed_at, who, what, pipeline, filter) \
     VALUES (utc_timestamp(6), ?, ?, ?, ?)";
@@ -100,16 +109,28 @@ impl Insight for MysqlStore {
     }
 
     async fn consumers(&self) -> Result<Vec<ConsumerView>, Failure> {
-        let rows: Vec<(String, i64, i64)> = sqlx::query_as(CONSUMERS)
-            .fetch_all(self.pool())
-            .await
-            .map_err(failure("look at the consumers"))?;
-        let view = |(name, applied, last)| ConsumerView {
-            name,
-            applied: i64::unsigned_abs(applied),
-            last: timestamp(last),
-        };
-        Ok(rows.into_iter().map(view).collect())
+        let failed = || failure("look at the consumers");
+        let seen: Vec<(String, i64, i64)> =
+            sqlx::query_as(CONSUMERS).fetch_all(self.pool()).await.map_err(failed())?;
+        let counted: Vec<(String, i64, i64)> =
+            if_allowed(sqlx::query_as(COUNTED).fetch_all(self.pool()).await.map_err(failed()))?;
+        Ok(ConsumerView::all(
+            seen.into_iter()
+                .map(|(name, count, last)| (name, count.unsigned_abs(), timestamp(last))),
+            counted.into_iter().map(|(name, applied, duplicates)| {
+                (name, applied.unsigned_abs(), duplicates.unsigned_abs())
+            }),
+        ))
+    }
+
+    async fn effects(&self, id: EventId) -> Result<Vec<EffectView>, Failure> {
+        let mut effects = Vec::new();
+        for consumer in Self::consumers(self).await? {
+            let found = self.applied(&consumer, id, 1).await?;
+            effects.extend(effect(consumer, &found, id));
+        }
+        effects.sort_by_key(|effect| effect.at);
+        Ok(effects)
     }
 
     async fn note(

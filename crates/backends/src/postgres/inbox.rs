@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::inbox::{InboxStore, Opening, Seen};
+use semel_core::inbox::{InboxStore, Opening, Seen, Tally};
 use semel_core::{EventId, Failure};
 use sqlx::{Postgres, Transaction};
 
 use super::error::failure;
 use super::recording::{Doubt, NOT_PREPARED, PREPARE, opening};
 use super::store::{PostgresStore, changed, count, micros};
+use crate::letters::stored;
 
 /// The table `semel.inbox`. Made by [`PostgresStore::inbox`].
 ///
@@ -106,6 +107,10 @@ const FORGET: &str = forget!("semel.inbox");
 
 /// Of an inbox that is divided: where ids do not go with their partition.
 const FORGET_REST: &str = forget!("semel.inbox_rest");
+
+const COUNT: &str = "\
+insert into semel.marks as m (consumer, scope, position) values ($2, $1, $3), ($4, $1, $5)
+on conflict (consumer, scope) do update set position = m.position + excluded.position";
 
 impl InboxStore for PostgresInbox {
     type Tx<'c> = Transaction<'c, Postgres>;
@@ -217,6 +222,14 @@ impl InboxStore for PostgresInbox {
             self.store.keep_inbox_partitions(age).await?;
         }
         Ok(changed(forgotten.rows_affected()))
+    }
+
+    async fn count(&self, consumer: &str, tally: Tally) -> Result<(), Failure> {
+        let mut query = sqlx::query(COUNT).bind(consumer);
+        for (name, number) in tally.named() {
+            query = query.bind(name).bind(stored(number));
+        }
+        query.execute(self.store.once()).await.map_err(failure("count messages")).map(drop)
     }
 
     fn classify(&self, error: Box<dyn Error + Send + Sync>) -> Failure {

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use semel_core::admin::{ErrorGroup, ParkedLane, State, Troubles};
-use semel_core::insight::{AuditEntry, ConsumerView, Insight, LogView, RelayView, Workings};
+use semel_core::insight::{
+    AuditEntry, ConsumerView, EffectView, Insight, LogView, RelayView, Workings,
+};
 use semel_core::{EventId, Failure};
 use uuid::Uuid;
 
@@ -12,6 +14,7 @@ use super::error::failure;
 use super::store::{PostgresStore, count};
 use super::tail::slot_prefix;
 use super::types::Stamp;
+use crate::applied::{effect, if_allowed};
 
 /// The last numbers of the log and of the cursor, when it moved, the size of the table, and why it is
 /// polled for.
@@ -41,6 +44,13 @@ const CONSUMERS: &str = "\
 select consumer, count(*), max(processed_at) from (
     select consumer, processed_at from semel.inbox order by processed_at desc limit 100000) newest
 group by consumer order by consumer limit 1000";
+
+/// What they counted: under these two names there is one mark for each consumer.
+const COUNTED: &str = "\
+select scope, coalesce(max(position) filter (where consumer = 'tally:applied'), 0),
+    coalesce(max(position) filter (where consumer = 'tally:duplicates'), 0)
+from semel.marks where consumer in ('tally:applied', 'tally:duplicates')
+group by scope order by scope limit 1000";
 
 const NOTE: &str = "\
 insert into semel.audit (who, what, pipeline, filter) values ($1, $2, $3, $4) returning id";
@@ -100,16 +110,27 @@ impl Insight for PostgresStore {
     }
 
     async fn consumers(&self) -> Result<Vec<ConsumerView>, Failure> {
-        let rows: Vec<(String, i64, Stamp)> = sqlx::query_as(CONSUMERS)
-            .fetch_all(self.once())
-            .await
-            .map_err(failure("look at the consumers"))?;
-        let view = |(name, applied, Stamp(last)): (String, i64, Stamp)| ConsumerView {
-            name,
-            applied: applied.unsigned_abs(),
-            last,
-        };
-        Ok(rows.into_iter().map(view).collect())
+        let failed = || failure("look at the consumers");
+        let seen: Vec<(String, i64, Stamp)> =
+            sqlx::query_as(CONSUMERS).fetch_all(self.once()).await.map_err(failed())?;
+        let counted: Vec<(String, i64, i64)> =
+            if_allowed(sqlx::query_as(COUNTED).fetch_all(self.once()).await.map_err(failed()))?;
+        Ok(ConsumerView::all(
+            seen.into_iter().map(|(name, count, Stamp(last))| (name, count.unsigned_abs(), last)),
+            counted.into_iter().map(|(name, applied, duplicates)| {
+                (name, applied.unsigned_abs(), duplicates.unsigned_abs())
+            }),
+        ))
+    }
+
+    async fn effects(&self, id: EventId) -> Result<Vec<EffectView>, Failure> {
+        let mut effects = Vec::new();
+        for consumer in Self::consumers(self).await? {
+            let found = self.applied(&consumer, id, 1).await?;
+            effects.extend(effect(consumer, &found, id));
+        }
+        effects.sort_by_key(|effect| effect.at);
+        Ok(effects)
     }
 
     async fn note(

@@ -5,12 +5,13 @@ use std::error::Error;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::inbox::{InboxStore, Seen};
+use semel_core::inbox::{InboxStore, Seen, Tally};
 use semel_core::{EventId, Failure};
 use sqlx::{Sqlite, Transaction};
 
 use super::error::failure;
 use super::store::SqliteStore;
+use crate::letters::stored;
 
 /// The table `semel_inbox`. Made by [`SqliteStore::inbox`].
 ///
@@ -46,6 +47,10 @@ impl SqliteInbox {
         Self { store }
     }
 }
+
+const COUNT: &str = "INSERT INTO semel_marks AS m (consumer, scope, position) \
+    VALUES (?2, ?1, ?3), (?4, ?1, ?5) \
+    ON CONFLICT (consumer, scope) DO UPDATE SET position = m.position + excluded.position";
 
 impl InboxStore for SqliteInbox {
     type Tx<'c> = Transaction<'c, Sqlite>;
@@ -143,6 +148,14 @@ impl InboxStore for SqliteInbox {
         .await
         .map_err(failure("forget old messages"))?;
         Ok(usize::try_from(forgotten.rows_affected()).unwrap_or(usize::MAX))
+    }
+
+    async fn count(&self, consumer: &str, tally: Tally) -> Result<(), Failure> {
+        let mut query = sqlx::query(COUNT).bind(consumer);
+        for (name, number) in tally.named() {
+            query = query.bind(name).bind(stored(number));
+        }
+        query.execute(&self.store.writer).await.map_err(failure("count messages")).map(drop)
     }
 
     fn classify(&self, error: Box<dyn Error + Send + Sync>) -> Failure {

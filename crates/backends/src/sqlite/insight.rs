@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use semel_core::admin::{ErrorGroup, ParkedLane, State, Troubles};
-use semel_core::insight::{AuditEntry, ConsumerView, Insight, RelayView, Workings};
+use semel_core::insight::{AuditEntry, ConsumerView, EffectView, Insight, RelayView, Workings};
 use semel_core::{EventId, Failure};
 
 use super::error::failure;
 use super::row::{position, stored};
 use super::store::{SqliteStore, timestamp};
+use crate::applied::effect;
 
 /// The last numbers of the log and of the cursor, when it moved, and the size of the file.
 const PROGRESS: &str = "SELECT (SELECT seq FROM sqlite_sequence WHERE name = 'semel_outbox'), \
@@ -25,6 +26,13 @@ const RELAYS: &str = "SELECT m.member, m.shares, m.until - ?2, s.share FROM seme
 const CONSUMERS: &str = "SELECT consumer, count(*), max(processed_at) FROM (\
         SELECT consumer, processed_at FROM semel_inbox ORDER BY processed_at DESC LIMIT 100000) \
     GROUP BY consumer ORDER BY consumer LIMIT 1000";
+
+/// What they counted: under these two names there is one mark for each consumer.
+const COUNTED: &str = "SELECT scope, \
+        coalesce(max(position) FILTER (WHERE consumer = 'tally:applied'), 0), \
+        coalesce(max(position) FILTER (WHERE consumer = 'tally:duplicates'), 0) \
+    FROM semel_marks WHERE consumer IN ('tally:applied', 'tally:duplicates') \
+    GROUP BY scope ORDER BY scope LIMIT 1000";
 
 const NOTE: &str = "INSERT INTO semel_audit (at, who, what, pipeline, filter) \
     VALUES (?1, ?2, ?3, ?4, ?5) RETURNING id";
@@ -78,16 +86,27 @@ impl Insight for SqliteStore {
     }
 
     async fn consumers(&self) -> Result<Vec<ConsumerView>, Failure> {
-        let rows: Vec<(String, i64, i64)> = sqlx::query_as(CONSUMERS)
-            .fetch_all(&self.readers)
-            .await
-            .map_err(failure("look at the consumers"))?;
-        let view = |(name, applied, last)| ConsumerView {
-            name,
-            applied: position(applied),
-            last: timestamp(last),
-        };
-        Ok(rows.into_iter().map(view).collect())
+        let failed = || failure("look at the consumers");
+        let seen: Vec<(String, i64, i64)> =
+            sqlx::query_as(CONSUMERS).fetch_all(&self.readers).await.map_err(failed())?;
+        let counted: Vec<(String, i64, i64)> =
+            sqlx::query_as(COUNTED).fetch_all(&self.readers).await.map_err(failed())?;
+        Ok(ConsumerView::all(
+            seen.into_iter().map(|(name, count, last)| (name, position(count), timestamp(last))),
+            counted
+                .into_iter()
+                .map(|(name, applied, duplicates)| (name, position(applied), position(duplicates))),
+        ))
+    }
+
+    async fn effects(&self, id: EventId) -> Result<Vec<EffectView>, Failure> {
+        let mut effects = Vec::new();
+        for consumer in Self::consumers(self).await? {
+            let found = self.applied(&consumer, id, 1).await?;
+            effects.extend(effect(consumer, &found, id));
+        }
+        effects.sort_by_key(|effect| effect.at);
+        Ok(effects)
     }
 
     async fn note(

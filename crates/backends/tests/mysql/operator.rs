@@ -98,6 +98,13 @@ async fn a_thousand_lanes_fail_and_are_retried() {
     assert_eq!(relay.deliver_all(500).await.len(), 2_000);
 }
 
+#[tokio::test]
+async fn what_consumers_did_is_told() {
+    let database = database!();
+    let (store, inbox) = (&database.store, database.store.inbox());
+    semel_testkit::suites::insight::consumers_are_known_by_what_they_did(store, &inbox).await;
+}
+
 /// The log of changes, and how far a pipeline is.
 #[tokio::test]
 async fn what_is_known_of_the_work_is_told() {

@@ -288,6 +288,13 @@ async fn settle(source: &mut SqliteSource, got: &[Delivery], outcome: Outcome) {
     assert_eq!(source.settle(&settled).await.unwrap(), Holding::Held);
 }
 
+#[tokio::test]
+async fn what_consumers_did_is_told() {
+    let database = Database::new().await;
+    let (store, inbox) = (&database.store, database.store.inbox());
+    semel_testkit::suites::insight::consumers_are_known_by_what_they_did(store, &inbox).await;
+}
+
 /// The log of changes, and how far a pipeline is.
 #[tokio::test]
 async fn what_is_known_of_the_work_is_told() {

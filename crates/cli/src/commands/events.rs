@@ -68,11 +68,8 @@ async fn applied(options: &ShowOptions) -> Result<Vec<(String, Timestamp)>, Prob
     for url in &options.inboxes {
         let (database, place) = open_inbox(url).await?;
         let problem = |failure| database_problem(&place, failure, EFFECT);
-        for consumer in database.consumers().await.map_err(problem)? {
-            let found = database.applied(&consumer, options.id, 1).await.map_err(problem)?;
-            let ours = found.into_iter().filter(|one| one.id == options.id);
-            all.extend(ours.map(|one| (consumer.clone(), one.at)));
-        }
+        let found = database.insight().effects(options.id).await.map_err(problem)?;
+        all.extend(found.into_iter().map(|effect| (effect.consumer, effect.at)));
     }
     all.sort_by_key(|(_, at)| *at);
     Ok(all)

@@ -234,9 +234,6 @@ pub(crate) trait Database: Diagnose {
         lease: Duration,
     ) -> Result<Box<dyn Coordinator>, Failure>;
 
-    /// The consumers that have applied messages here.
-    async fn consumers(&self) -> Result<Vec<String>, Failure>;
-
     /// Messages that a consumer has applied here, by their ids, from one of them on.
     async fn applied(
         &self,
@@ -456,10 +453,6 @@ macro_rules! implement_database {
                 lease: Duration,
             ) -> Result<Box<dyn Coordinator>, Failure> {
                 Ok(Box::new(self.member(pipeline, shares, lease)?))
-            }
-
-            async fn consumers(&self) -> Result<Vec<String>, Failure> {
-                self.consumers().await
             }
 
             async fn applied(

@@ -13,6 +13,7 @@ mod browser;
 mod large;
 #[cfg(all(feature = "postgres", feature = "nats"))]
 mod newcomer;
+mod live;
 mod pictures;
 mod relay;
 #[cfg(all(feature = "postgres", feature = "nats"))]
@@ -27,7 +28,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use browser::Browser;
-use relay::{Relay, large, write};
+use relay::{Relay, large, leave_traces, write};
 use shop::Shop;
 
 const ENTER: &str = "\u{e007}";
@@ -75,24 +76,33 @@ fn shop_with_dead_letters() -> (Shop, Relay) {
 #[test]
 fn every_page_loads_and_asks_nobody_else() {
     let Some(browser) = Browser::open() else { return };
-    let (_shop, relay) = shop_with_dead_letters();
+    let (shop, relay) = shop_with_dead_letters();
+    let event = shop.published()[0]["id"].as_str().unwrap().to_owned();
+    leave_traces(&shop, &event);
     browser.go(&relay.url);
     browser.wait_for("orders has 2 dead letters");
+    let life = format!("event/{event}");
     let pages = [
         ("overview", "the last half hour"),
         ("events", "OrderPlaced"),
         ("dead", "Parked aggregates"),
         ("sources", "sqlite://shop.db"),
         ("sinks", "file"),
-        ("consumers", "No consumer keeps its inbox here"),
-        ("keys", "No key is held"),
+        ("consumers", "payments"),
+        ("keys", "abandoned 1"),
         ("relays", "everything"),
         ("activity", "Nobody changed anything"),
+        (&life, "Applied by payments"),
     ];
     for (page, text) in pages {
-        browser.click(&format!("#nav a[href$='/{page}']"));
+        if page.contains('/') {
+            browser.go(&format!("{}#/orders/{page}", relay.url));
+        } else {
+            browser.click(&format!("#nav a[href$='/{page}']"));
+        }
         browser.wait_for(text);
-        for (width, scheme) in [(360, "dark"), (1280, "light")] {
+        let looks = [(360, "dark"), (360, "light"), (1280, "light"), (1280, "dark")];
+        for (width, scheme) in looks {
             browser.size(width, 900);
             browser.scheme(scheme);
             browser.wait(&format!("document.documentElement.dataset.theme === '{scheme}'"));

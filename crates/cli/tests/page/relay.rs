@@ -94,12 +94,28 @@ impl Drop for Relay {
     }
 }
 
+/// What a consumer and a service with idempotency keys leave behind: one message that took effect
+/// and three that came again, a key whose owner died, and one that is done.
+pub(crate) fn leave_traces(shop: &Shop, event: &str) {
+    in_database(shop, async |connection| {
+        let sql = "INSERT INTO semel_inbox (consumer, message_id, processed_at) \
+                VALUES ('payments', ?1, 1893456000000000); \
+            INSERT INTO semel_marks (consumer, scope, position) \
+                VALUES ('tally:applied', 'payments', 1), ('tally:duplicates', 'payments', 3); \
+            INSERT INTO semel_keys (key, fingerprint, attempt, version, body, until) \
+                VALUES (randomblob(32), randomblob(32), 2, NULL, NULL, 0), \
+                    (randomblob(32), randomblob(32), 1, 1, x'7001', 4102444800000000)";
+        for statement in sql.split("; ") {
+            let query = sqlx::query(statement);
+            let query = if statement.contains("?1") { query.bind(event) } else { query };
+            query.execute(&mut *connection).await.unwrap();
+        }
+    });
+}
+
 /// Writes events in one transaction: aggregate, type and payload of each.
 pub(crate) fn write(shop: &Shop, events: &[(&str, &str, String)]) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let url = format!("sqlite://{}", shop.file("shop.db").display());
-        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+    in_database(shop, async |connection| {
         let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.unwrap();
         for (aggregate, event_type, payload) in events {
             sqlx::query(
@@ -114,6 +130,15 @@ pub(crate) fn write(shop: &Shop, events: &[(&str, &str, String)]) {
             .unwrap();
         }
         tx.commit().await.unwrap();
+    });
+}
+
+fn in_database(shop: &Shop, work: impl AsyncFnOnce(&mut SqliteConnection)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let url = format!("sqlite://{}", shop.file("shop.db").display());
+        let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        work(&mut connection).await;
     });
 }
 

@@ -1,5 +1,7 @@
 //! What operators see of keys, and may do to them.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -39,6 +41,27 @@ pub trait KeyAdmin: Send + Sync {
     /// `Unavailable` when the store cannot be reached.
     async fn look(&self, key: &ScopedKey) -> Result<Option<KeyView>, Failure>;
 
+    /// How the keys stand: how many are in which state, and those that nobody has finished. Of many
+    /// keys about `most` are looked at, which are as good as any: keys are in the order of their
+    /// hashes, which is none.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached.
+    async fn survey(&self, most: usize) -> Result<KeySurvey, Failure> {
+        const PAGE: usize = 1000;
+        let (mut survey, mut after) = (KeySurvey::default(), None);
+        while survey.keys < most as u64 {
+            let page = self.list(after.as_deref(), PAGE.min(most)).await?;
+            page.keys.iter().for_each(|view| survey.add(*view));
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        survey.is_whole = after.is_none();
+        Ok(survey.in_order())
+    }
+
     /// Makes a key free, whatever its state: the next claim is fresh, and an owner that still runs
     /// is fenced off. Says whether it was not free before.
     ///
@@ -58,6 +81,59 @@ pub struct KeyPage {
     pub keys: Vec<KeyView>,
     /// What to give to the next call; nothing if there are no more.
     pub next: Option<String>,
+}
+
+/// How keys stand.
+///
+/// ```
+/// use semel_core::idempotency::{Fingerprint, IdempotencyStore, KeyAdmin, KeyState, ScopedKey};
+/// use semel_core::memory::MemoryKeys;
+/// use std::time::Duration;
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let store = MemoryKeys::new();
+/// for name in ["k1", "k2"] {
+///     let (key, print) = (ScopedKey::new(&[name]), Fingerprint::new(&[b"99"]));
+///     store.claim(&key, &print, Duration::from_secs(30)).await?;
+/// }
+/// let survey = store.survey(1000).await?;
+/// assert_eq!((survey.count(KeyState::Running), survey.open.len()), (2, 2));
+/// assert!(survey.is_whole);
+/// # Ok::<(), semel_core::Failure>(()) }).unwrap();
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeySurvey {
+    /// How many were looked at.
+    pub keys: u64,
+    /// Whether these were all.
+    pub is_whole: bool,
+    /// Those that run or were abandoned, the abandoned ones first, then those whose lease ends
+    /// soonest; at most a hundred.
+    pub open: Vec<KeyView>,
+    counts: HashMap<KeyState, u64>,
+}
+
+impl KeySurvey {
+    /// How many of these are in this state.
+    #[must_use]
+    pub fn count(&self, state: KeyState) -> u64 {
+        self.counts.get(&state).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, view: KeyView) {
+        self.keys += 1;
+        *self.counts.entry(view.state).or_default() += 1;
+        if !matches!(view.state, KeyState::Done(_)) {
+            self.open.push(view);
+        }
+    }
+
+    fn in_order(mut self) -> Self {
+        const SHOWN: usize = 100;
+        self.open.sort_by_key(|view| (view.remaining, Reverse(view.attempt), view.key));
+        self.open.truncate(SHOWN);
+        self
+    }
 }
 
 /// One key.
@@ -103,6 +179,16 @@ pub enum KeyState {
 }
 
 impl KeyState {
+    /// All of them, as a page shows them.
+    pub const ALL: [Self; 6] = [
+        Self::Running,
+        Self::Abandoned,
+        Self::Done(Ending::Succeeded),
+        Self::Done(Ending::Failed),
+        Self::Done(Ending::NotRetained),
+        Self::Done(Ending::Uncertain),
+    ];
+
     /// As people read it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

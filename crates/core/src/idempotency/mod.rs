@@ -14,7 +14,7 @@ mod store;
 mod stored;
 mod transactional;
 
-pub use admin::{KeyAdmin, KeyPage, KeyState, KeyView};
+pub use admin::{KeyAdmin, KeyPage, KeyState, KeySurvey, KeyView};
 pub use decide::{AfterCrash, Refusal, Rules, Step, decide};
 pub use key::{Fingerprint, ScopedKey};
 pub use record::Record;

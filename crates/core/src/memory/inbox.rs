@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::{MemoryDatabase, MemoryTx};
 use crate::event::EventId;
 use crate::failure::Failure;
-use crate::inbox::{InboxStore, Opening, Seen};
+use crate::inbox::{InboxStore, Opening, Seen, Tally};
 use crate::letters::DeadLetters;
 use crate::marks::Marks;
 use crate::retry::later;
@@ -90,5 +90,14 @@ impl InboxStore for MemoryDatabase {
             committed.inbox.remove(key);
         }
         Ok(old.len())
+    }
+
+    async fn count(&self, consumer: &str, tally: Tally) -> Result<(), Failure> {
+        let mut committed = self.committed();
+        for (name, number) in tally.named() {
+            let counted = committed.marks.entry((name.to_owned(), consumer.to_owned()));
+            *counted.or_default() += number;
+        }
+        Ok(())
     }
 }

@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 
 use super::MemoryDatabase;
+use crate::event::EventId;
 use crate::failure::Failure;
-use crate::insight::{AuditEntry, ConsumerView, Insight, Workings};
+use crate::inbox::Tally;
+use crate::insight::{AuditEntry, ConsumerView, EffectView, Insight, Workings};
 
 #[async_trait]
 impl Insight for MemoryDatabase {
@@ -18,14 +20,29 @@ impl Insight for MemoryDatabase {
 
     async fn consumers(&self) -> Result<Vec<ConsumerView>, Failure> {
         let committed = self.committed();
-        let mut consumers = BTreeMap::new();
-        for ((name, _), seen) in &committed.inbox {
-            let new = || ConsumerView { name: name.clone(), applied: 0, last: seen.at };
-            let view = consumers.entry(name).or_insert_with(new);
-            view.applied += 1;
-            view.last = view.last.max(seen.at);
+        let mut seen = BTreeMap::new();
+        for ((name, _), entry) in &committed.inbox {
+            let (count, last) = seen.entry(name).or_insert((0, entry.at));
+            (*count, *last) = (*count + 1, entry.at.max(*last));
         }
-        Ok(consumers.into_values().collect())
+        let seen = seen.into_iter().map(|(name, (count, last))| (name.clone(), count, last));
+        let marks = &committed.marks;
+        let counted = marks.iter().filter(|((of, _), _)| of == Tally::APPLIED);
+        let counted = counted.map(|((_, name), applied)| {
+            let duplicates = marks.get(&(Tally::DUPLICATES.to_owned(), name.clone()));
+            (name.clone(), *applied, duplicates.copied().unwrap_or(0))
+        });
+        Ok(ConsumerView::all(seen, counted))
+    }
+
+    async fn effects(&self, id: EventId) -> Result<Vec<EffectView>, Failure> {
+        let committed = self.committed();
+        let taken = committed.inbox.iter().filter(|((_, seen), _)| *seen == id);
+        let mut effects: Vec<_> = taken
+            .map(|((name, _), seen)| EffectView { consumer: name.clone(), at: seen.at })
+            .collect();
+        effects.sort_by(|one, other| (one.at, &one.consumer).cmp(&(other.at, &other.consumer)));
+        Ok(effects)
     }
 
     async fn note(

@@ -8,7 +8,8 @@ use axum::{Extension, Json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use semel_core::admin::{Cursor, EventView, Page, State as EventState, Troubles};
-use semel_core::{Clock, EventId, SystemClock, Timestamp};
+use semel_core::insight::EffectView;
+use semel_core::{Clock, EventId, Failure, Fault, SystemClock, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::changes::Noted;
@@ -42,13 +43,24 @@ pub(crate) async fn list(
     Ok(Json(Events::from(page)))
 }
 
-/// One event, without payload and headers.
+/// One event, without payload and headers, and who took effect for it in the same database.
 pub(crate) async fn show(
     State(dashboard): State<Dashboard>,
     Path((name, id)): Path<(String, String)>,
-) -> Result<Json<Entry>, Trouble> {
+) -> Result<Json<Life>, Trouble> {
     let pipeline = dashboard.asked(&name)?;
-    Ok(Json(Entry::from(find(pipeline, &id).await?)))
+    let view = find(pipeline, &id).await?;
+    let effects = effects(pipeline, view.event.id).await?;
+    Ok(Json(Life { event: Entry::from(view), effects }))
+}
+
+/// Nothing where inboxes cannot be looked into: they are not the relay's.
+async fn effects(pipeline: &Pipeline, id: EventId) -> Result<Vec<EffectView>, Failure> {
+    let Some(insight) = &pipeline.insight else { return Ok(Vec::new()) };
+    match patiently(insight.effects(id)).await {
+        Err(failure) if failure.fault() == Fault::Misconfigured => Ok(Vec::new()),
+        found => found,
+    }
 }
 
 /// Payload and headers of one event. Who looked is written down.
@@ -150,6 +162,15 @@ impl From<EventView> for Entry {
             published_at: view.published_at,
         }
     }
+}
+
+/// An event, and what came of it.
+#[derive(Serialize)]
+pub(crate) struct Life {
+    #[serde(flatten)]
+    event: Entry,
+    /// Consumers that took effect for it, the earliest first.
+    effects: Vec<EffectView>,
 }
 
 /// What is in an event.

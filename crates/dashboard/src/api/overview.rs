@@ -138,8 +138,9 @@ struct Point {
     /// Events per second.
     written: Option<f64>,
     published: Option<f64>,
-    /// Seconds.
+    /// Seconds, and whether the process that answers measured them; otherwise the database said so.
     latency: Option<[f64; 3]>,
+    measured: Option<bool>,
     oldest: Option<f64>,
     pending: u64,
     publishing: u64,
@@ -155,7 +156,8 @@ impl Point {
             at: sample.at,
             written: sample.written,
             published: sample.settled,
-            latency: sample.latency,
+            latency: sample.latency.map(|latency| latency.seconds),
+            measured: sample.latency.map(|latency| latency.is_measured),
             oldest: sample.stats.oldest_pending.map(|age| age.as_secs_f64()),
             pending: count(EventState::Pending),
             publishing: count(EventState::Publishing),

@@ -3,7 +3,7 @@
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};
-use semel_core::idempotency::{KeyView, ScopedKey};
+use semel_core::idempotency::{KeyState, KeySurvey, KeyView, ScopedKey};
 use semel_core::insight::{AuditEntry, ConsumerView, Workings};
 use serde::{Deserialize, Serialize};
 
@@ -36,18 +36,25 @@ pub(crate) async fn consumers(
     }))
 }
 
-/// Some of the idempotency keys in the same database.
+/// Some of the idempotency keys in the same database; with the first of them, how all stand.
 pub(crate) async fn keys(
     State(dashboard): State<Dashboard>,
     Path(name): Path<String>,
     question: Result<Query<After>, QueryRejection>,
 ) -> Result<Json<Keys>, Trouble> {
     const PAGE: usize = 200;
+    /// Enough to tell how they stand, and no more than a page can wait for.
+    const SURVEYED: usize = 5000;
     let pipeline = dashboard.asked(&name)?;
     let Query(After { after }) = question?;
     let Some(keys) = &pipeline.keys else { return Ok(Json(Keys::default())) };
     let page = patiently(keys.list(after.as_deref(), PAGE)).await?;
-    Ok(Json(Keys { keys: page.keys.iter().map(Key::from).collect(), next: page.next }))
+    let survey = match after {
+        None => Some(Survey::from(patiently(keys.survey(SURVEYED)).await?)),
+        Some(_) => None,
+    };
+    let keys = page.keys.iter().map(Key::from).collect();
+    Ok(Json(Keys { keys, next: page.next, survey }))
 }
 
 /// Makes a key free, for an operation that will never end.
@@ -101,6 +108,31 @@ pub(crate) struct Before {
 pub(crate) struct Keys {
     keys: Vec<Key>,
     next: Option<String>,
+    survey: Option<Survey>,
+}
+
+/// How keys stand.
+#[derive(Serialize)]
+struct Survey {
+    /// How many were looked at, and whether these are all.
+    keys: u64,
+    whole: bool,
+    /// How many of these are in which state.
+    states: Vec<(&'static str, u64)>,
+    /// Those that nobody has finished, the slow ones first.
+    open: Vec<Key>,
+}
+
+impl From<KeySurvey> for Survey {
+    fn from(survey: KeySurvey) -> Self {
+        let count = |state: KeyState| (state.as_str(), survey.count(state));
+        Self {
+            keys: survey.keys,
+            whole: survey.is_whole,
+            states: KeyState::ALL.map(count).into_iter().filter(|(_, count)| *count > 0).collect(),
+            open: survey.open.iter().map(Key::from).collect(),
+        }
+    }
 }
 
 #[derive(Serialize)]

@@ -3,6 +3,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
 mod access;
+mod documented;
+mod effects;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -4,6 +4,7 @@
 //! message fails, the transaction is undone and the messages are taken one by one.
 
 mod builder;
+mod counting;
 mod handler;
 mod in_place;
 mod letters;
@@ -23,8 +24,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::FutureExt;
-use metrics::Counter;
 use semel_core::event::within;
+use semel_core::inbox::Tally;
 use semel_core::retry::later;
 use semel_core::{
     Failure, HandlerError, InboxStore, LaneKey, Message, Published, Sink, Verdict, telemetry,
@@ -33,6 +34,7 @@ use tokio::time::{Instant, Sleep, sleep};
 
 pub use self::builder::ConsumerBuilder;
 use self::builder::Options;
+use self::counting::Counting;
 pub use self::handler::{
     EventFn, Handler, HandlerFn, Handlers, StatefulEventFn, Unknown, handler_fn,
 };
@@ -78,8 +80,7 @@ struct Parts<S: InboxStore, H> {
     handler: H,
     options: Options<S::Tx<'static>>,
     pace: Pace,
-    applied: Counter,
-    duplicates: Counter,
+    counting: Counting,
 }
 
 /// How long a transaction goes on taking up messages.
@@ -94,14 +95,6 @@ enum Origin {
     Broker,
     /// The consumer's own letters: it is due.
     Letters,
-}
-
-/// What became of messages in a transaction that is to be committed.
-#[derive(Default)]
-struct Counts {
-    applied: u64,
-    /// They had taken effect before.
-    duplicates: u64,
 }
 
 /// Why a transaction was not committed.
@@ -141,12 +134,8 @@ where
         mut options: Options<S::Tx<'static>>,
     ) -> Self {
         options.retention = options.retention.into_iter().chain(store.retention()).min();
-        let counter =
-            |metric: telemetry::Metric| metrics::counter!(metric.name, "consumer" => name.clone());
-        let (applied, duplicates) =
-            (counter(telemetry::INBOX_APPLIED), counter(telemetry::INBOX_DUPLICATES));
-        let pace = Pace::default();
-        let parts = Parts { name, store, handler, options, pace, applied, duplicates };
+        let (pace, counting) = (Pace::default(), Counting::new(&name));
+        let parts = Parts { name, store, handler, options, pace, counting };
         Self { parts: Arc::new(parts) }
     }
 }
@@ -176,14 +165,13 @@ where
     /// As many messages as its time allows, in one transaction: all of them or none. Says how many.
     async fn apply_together(&self, batch: &[Message], origin: Origin) -> Result<usize, Trouble> {
         let mut begun = self.begin(batch, origin).await.map_err(Trouble::Store)?;
-        let mut counts = Counts::default();
+        let mut counts = Tally::default();
         match self.apply_in(&mut begun, batch, origin, &mut counts).await {
             Ok((done, claims)) => {
                 let committed = self.store.commit(begun.tx).await;
                 committed.map_err(|failure| Trouble::Message(failure.into()))?;
                 self.note(claims);
-                self.applied.increment(counts.applied);
-                self.duplicates.increment(counts.duplicates);
+                self.counting.add(counts);
                 Ok(done)
             }
             Err(error) => {
@@ -200,7 +188,7 @@ where
         begun: &mut Begun<'m, S::Tx<'static>>,
         batch: &'m [Message],
         origin: Origin,
-        counts: &mut Counts,
+        counts: &mut Tally,
     ) -> Result<(usize, Claims), HandlerError> {
         let Begun { tx, claims, first, with_letters } = begun;
         let (start, mut done) = (Instant::now(), 0);
@@ -315,7 +303,7 @@ where
         origin: Origin,
         claims: &mut Claims,
         with_letters: &mut Option<bool>,
-        counts: &mut Counts,
+        counts: &mut Tally,
     ) -> Result<Vec<&'m Message>, HandlerError> {
         let mut taken = Vec::with_capacity(messages.len());
         for message in messages {
@@ -429,7 +417,7 @@ where
         self.leave_letters(&mut tx, message, origin).await?;
         self.store.commit(tx).await?;
         self.note(claims);
-        self.duplicates.increment(1);
+        self.counting.add(Tally { duplicates: 1, ..Tally::default() });
         Ok(())
     }
 
@@ -460,11 +448,14 @@ where
     H: Handler<S::Tx<'static>>,
 {
     async fn publish(&self, batch: &[Message]) -> Published {
-        let taking = self.parts.take(batch, Origin::Broker);
-        if self.parts.options.positions.is_none() {
-            return taking.await;
-        }
-        self.parts.hold_on(batch, taking).await
+        let parts = &self.parts;
+        let taking = parts.take(batch, Origin::Broker);
+        let taken = match parts.options.positions {
+            None => taking.await,
+            Some(_) => parts.hold_on(batch, taking).await,
+        };
+        parts.counting.tell_in_time(&parts.store, &parts.name).await;
+        taken
     }
 
     async fn check(&self) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use semel_core::{
 };
 use tokio::time::sleep;
 
-use super::{Consumer, Handler, Origin};
+use super::{Consumer, Handler, Origin, counting};
 use crate::relay::{Relay, Report};
 use crate::settings::Settings;
 use crate::stop::Stop;
@@ -36,8 +36,8 @@ where
     ///
     /// Lanes run in parallel, each in order; no more is taken from the subscription than fits the
     /// settings. A stop lets handlers that are under way finish, and acknowledges what they did.
-    /// Beside that it takes up dead letters that an operator wants tried again, and forgets ids
-    /// that are old.
+    /// Beside that it takes up dead letters that an operator wants tried again, forgets ids that are
+    /// old, and tells its store every few seconds how much it applied and dropped.
     ///
     /// # Errors
     /// `Misconfigured` when the subscription, the database or the consumer cannot work as they are
@@ -54,14 +54,15 @@ where
             }
         };
         let both = try_join(self.relay(subscription).run(stop.clone()), letters);
-        tokio::select! {
-            reports = both => {
-                let (mut report, letters) = reports?;
-                report += letters;
-                Ok(report)
-            }
+        let ended = tokio::select! {
+            reports = both => reports,
             never = self.forget_the_old() => match never {},
-        }
+            never = self.count_up() => match never {},
+        };
+        self.tell_counts().await;
+        let (mut report, letters) = ended?;
+        report += letters;
+        Ok(report)
     }
 
     /// Takes effect for all that is there and due, and ends.
@@ -77,6 +78,7 @@ where
         if let Some(letters) = self.letters() {
             report += letters.drain(stop).await?;
         }
+        self.tell_counts().await;
         Ok(report)
     }
 
@@ -116,6 +118,18 @@ where
         Relay::new(name, source, sink)
             .with_settings(settings)
             .with_clock(Arc::clone(&options.clock))
+    }
+
+    /// Also when no message comes that would bring it about.
+    async fn count_up(&self) -> std::convert::Infallible {
+        loop {
+            sleep(counting::EVERY).await;
+            self.tell_counts().await;
+        }
+    }
+
+    async fn tell_counts(&self) {
+        self.parts.counting.tell(&self.parts.store, &self.parts.name).await;
     }
 
     async fn forget_the_old(&self) -> std::convert::Infallible {

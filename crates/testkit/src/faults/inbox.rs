@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::inbox::{Opening, Seen};
+use semel_core::inbox::{Opening, Seen, Tally};
 use semel_core::{EventId, Failure, InboxStore};
 
 use super::Chaos;
@@ -90,6 +90,10 @@ impl<S: InboxStore> InboxStore for FaultyInbox<S> {
 
     async fn forget(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
         self.inner.forget(age, limit).await
+    }
+
+    async fn count(&self, consumer: &str, tally: Tally) -> Result<(), Failure> {
+        self.inner.count(consumer, tally).await
     }
 }
 

@@ -69,6 +69,7 @@ macro_rules! idempotency_suite {
             live_keys_are_never_purged
             an_abandoned_claim_is_not_purged_at_once
             keys_are_listed_page_by_page
+            keys_are_surveyed
             keys_are_looked_at_without_their_results
             a_key_is_freed_by_hand
         }

@@ -1,6 +1,38 @@
 //! What every [`Insight`] must do.
 
-use semel_core::{EventId, Insight};
+use semel_core::inbox::Tally;
+use semel_core::{EventId, InboxStore, Insight};
+
+/// Consumers: what took effect for each, when, for which event, and what they counted themselves.
+///
+/// # Panics
+/// When it is not so.
+pub async fn consumers_are_known_by_what_they_did(insight: &dyn Insight, inbox: &impl InboxStore) {
+    let (id, other) = (EventId::now(), EventId::now());
+    for (consumer, id) in [("payments", id), ("payments", other), ("emails", id)] {
+        let mut tx = inbox.begin().await.expect("a transaction");
+        inbox.record(&mut tx, consumer, id).await.expect("recorded");
+        inbox.commit(tx).await.expect("committed");
+    }
+    for tally in [Tally { applied: 5, duplicates: 0 }, Tally { applied: 2, duplicates: 3 }] {
+        inbox.count("payments", tally).await.expect("counted");
+    }
+    // It remembers positions, and no ids.
+    inbox.count("stock", Tally { applied: 9, duplicates: 1 }).await.expect("counted");
+    let found = insight.consumers().await.expect("consumers");
+    let told: Vec<_> = found
+        .iter()
+        .map(|view| (view.name.as_str(), view.applied, view.duplicates, view.last.is_some()))
+        .collect();
+    let expected = [("emails", 1, 0, true), ("payments", 7, 3, true), ("stock", 9, 1, false)];
+    assert_eq!(told, expected);
+    let effects = insight.effects(id).await.expect("effects");
+    let who: Vec<_> = effects.iter().map(|effect| effect.consumer.as_str()).collect();
+    assert_eq!(who, ["payments", "emails"], "the earliest first");
+    assert!(effects.is_sorted_by_key(|effect| effect.at), "{effects:?}");
+    let nobody = insight.effects(EventId::now()).await.expect("effects");
+    assert_eq!(nobody, []);
+}
 
 /// The log of changes: newest first, in pages, each with its own end; and what a pipeline that never
 /// ran looks like.

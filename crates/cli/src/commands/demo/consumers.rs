@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use semel_backends::sqlite::{Sqlite, SqliteInbox, Transaction};
-use semel_core::inbox::Seen;
+use semel_core::inbox::{Seen, Tally};
 use semel_core::{EventId, Failure, HandlerError, InboxStore, Message};
 use semel_relay::Handler;
 
@@ -228,5 +228,9 @@ impl InboxStore for WitnessedInbox {
 
     async fn forget(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
         self.0.forget(age, limit).await
+    }
+
+    async fn count(&self, consumer: &str, tally: Tally) -> Result<(), Failure> {
+        self.0.count(consumer, tally).await
     }
 }

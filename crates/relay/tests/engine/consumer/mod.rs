@@ -8,11 +8,35 @@ mod positions;
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_core::insight::{ConsumerView, Insight};
 use semel_core::memory::{MemoryBroker, MemoryDatabase, MemoryTx};
 use semel_core::{Event, EventId, HandlerError, Message, Schedule, Sink};
 use semel_relay::{Consumer, ConsumerBuilder, Report, Settings, Stop};
 use semel_testkit::clock::VirtualClock;
 use serde::Deserialize;
+
+#[tokio::test(start_paused = true)]
+async fn what_was_applied_and_dropped_is_counted_in_the_database() {
+    let world = World::new();
+    let placed = world.event("a", 1);
+    for event in [placed.clone(), placed.clone(), placed, world.event("b", 2)] {
+        world.publish(event).await;
+    }
+    world.drain(world.builder()).await;
+    let counted = |views: Vec<ConsumerView>| (views[0].applied, views[0].duplicates);
+    assert_eq!(counted(world.database.consumers().await.unwrap()), (2, 2));
+
+    // One that runs tells it too, before it ends.
+    let (stopper, stop) = Stop::new();
+    let subscription = world.broker.subscribe("payments", &["orders"]);
+    let running = tokio::spawn(world.builder().build().run(subscription, stop));
+    world.place("c", 3).await;
+    while counted(world.database.consumers().await.unwrap()) != (3, 2) {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    stopper.stop();
+    running.await.unwrap().unwrap();
+}
 
 /// A broker, a consumer's database, and a clock that both go by.
 struct World {

@@ -46,6 +46,26 @@ pub async fn keys_are_listed_page_by_page<P: IdempotencyProbe>(probe: &Arc<P>) -
     Ok(())
 }
 
+/// How many are in which state is told, and what nobody has finished, the slowest first.
+pub async fn keys_are_surveyed<P: IdempotencyProbe>(probe: &Arc<P>) -> Ran {
+    let admin = admin(&**probe)?;
+    let [abandoned, running, done] = [(); 3].map(|()| Subject::new(probe));
+    running.fresh(LONG).await;
+    let (token, _) = done.fresh(LONG).await;
+    assert_eq!(done.complete(token, "\u{1}", LONG).await, Holding::Held);
+    abandoned.fresh(P::TICK).await;
+    probe.pass(P::TICK * 3 / 2).await;
+    let survey = admin.survey(10_000).await.expect("survey");
+    for state in [KeyState::Abandoned, KeyState::Running, KeyState::Done(Ending::Succeeded)] {
+        assert!(survey.count(state) > 0, "{state:?}: {survey:?}");
+    }
+    let place = |key| survey.open.iter().position(|view| view.key == key);
+    assert!(place(abandoned.key) < place(running.key), "{survey:?}");
+    assert!(place(abandoned.key).is_some() && place(done.key).is_none(), "{survey:?}");
+    assert!(survey.is_whole && survey.keys >= 3, "{survey:?}");
+    Ok(())
+}
+
 /// State, attempt, time and size are told.
 pub async fn keys_are_looked_at_without_their_results<P: IdempotencyProbe>(probe: &Arc<P>) -> Ran {
     let subject = Subject::new(probe);
