@@ -165,11 +165,13 @@ impl Bench {
         while ask("readyz").is_err() && Instant::now() < deadline {
             sleep(Duration::from_millis(50));
         }
-        for view in VIEWS.iter().cycle().take(5 * VIEWS.len()) {
+        let asked = VIEWS.iter().cycle().take(5 * VIEWS.len()).try_for_each(|view| {
             waits.entry(*view).or_default().push(ask(&view.replace("{}", pipeline))?);
-        }
+            std::io::Result::Ok(())
+        });
         process.kill()?;
         process.wait()?;
+        asked?;
         Ok(waits)
     }
 

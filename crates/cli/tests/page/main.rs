@@ -11,9 +11,9 @@ mod api;
 mod browser;
 #[cfg(feature = "postgres")]
 mod large;
+mod live;
 #[cfg(all(feature = "postgres", feature = "nats"))]
 mod newcomer;
-mod live;
 mod pictures;
 mod relay;
 #[cfg(all(feature = "postgres", feature = "nats"))]
@@ -92,7 +92,7 @@ fn every_page_loads_and_asks_nobody_else() {
         ("keys", "abandoned 1"),
         ("relays", "everything"),
         ("activity", "Nobody changed anything"),
-        (&life, "Applied by payments"),
+        (life.as_str(), "Applied by payments"),
     ];
     for (page, text) in pages {
         if page.contains('/') {

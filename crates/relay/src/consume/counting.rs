@@ -31,11 +31,11 @@ struct Kept {
 
 impl Counting {
     pub(super) fn new(consumer: &str) -> Self {
-        let counter = |metric: telemetry::Metric| metrics::counter!(metric.name, "consumer" => consumer.to_owned());
+        let name = || consumer.to_owned();
         let kept = Kept { untold: Tally::default(), told_at: Instant::now(), is_refused: false };
         Self {
-            applied: counter(telemetry::INBOX_APPLIED),
-            duplicates: counter(telemetry::INBOX_DUPLICATES),
+            applied: metrics::counter!(telemetry::INBOX_APPLIED.name, "consumer" => name()),
+            duplicates: metrics::counter!(telemetry::INBOX_DUPLICATES.name, "consumer" => name()),
             kept: Mutex::new(kept),
         }
     }
