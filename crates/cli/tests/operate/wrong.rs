@@ -156,7 +156,7 @@ const BROKERS: &[(In, &str, &str)] = if cfg!(feature = "full") { &[
     (Sink, "type = 'rabbitmq'\nurl = 'amqp://b'\ndeclare_exchange = 'topik'", "write topic, direct or fanout"),
     (Sink, "type = 'rabbitmq'\nurl = 'amqp://b'\ndeclare_queue = 'orders'", "must be a table, not a string; write { KEY = VALUE }"),
     (Sink, "type = 'rabbitmq'\nurl = 'amqp://b'\ndeclare_queue = { type = 'quorum' }", "needs the key \"name\""),
-    (Sink, "type = 'nats'\nurl = 'nats://'", "write nats://user:password@host:4222"),
+    (Sink, "type = 'nats'\nurl = 'amqp://b'", "write nats://user:password@host:4222"),
     (Sink, "type = 'nats'\nurl = 'nats://b'\ncreate_stream = { name = 'x' }", "needs a list such as [\"order.>\"]"),
     (Sink, "type = 'nats'\nurl = 'nats://b'\ncreate_stream = { name = 'x', subjects = ['x'], replicas = 9 }", "must be from 1 to 5, not 9"),
     (Sink, "type = 'nats'\nurl = 'nats://b'\nformat = 'json'", "there is plain, cloudevents"),

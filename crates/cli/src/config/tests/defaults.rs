@@ -10,7 +10,9 @@ use super::*;
 fn a_documented_default_said_aloud_changes_nothing() {
     let mut count = 0;
     for (path, variant, key, value) in documented() {
-        if path.starts_with("test") || path.starts_with("proxy") {
+        // No key is the aggregate id: shown by the tests of routing.
+        let is_key = (path.as_str(), key.as_str()) == ("pipeline.NAME", "key");
+        if path.starts_with("test") || path.starts_with("proxy") || is_key {
             continue;
         }
         let line = format!("{key} = {value}\n");
