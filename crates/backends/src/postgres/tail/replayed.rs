@@ -8,9 +8,22 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
 
-/// What PostgreSQL 15 sent for a transaction that added two rows to the outbox, after one with a message
-/// of a writer: begin, message, commit; begin, relation, insert, insert, commit.
-const LOG: [&[u8]; 8] = include!("replayed.in");
+/// What PostgreSQL 15 sent: a transaction with a message of a writer (begin, message, commit), and one that
+/// added two rows to an outbox (begin, relation, insert, insert, commit).
+const LOG: [&[u8]; 8] = [
+    b"B\x00\x00\x00\x00\x03\xa3\xc3\xd8\x00\x03\x03kA\xf5\xce\x07\x00\x00\x03!",
+    b"M\x01\x00\x00\x00\x00\x03\xa3\xc3\xd8semel\x00\x00\x00\x00\x9f{\"id\" : \"0190b6e8-7a3c-\
+      7def-8000-0123456789ab\", \"aggregate_type\" : \"order\", \"aggregate_id\" : \"42\", \"e\
+      vent_type\" : \"OrderPlaced\", \"payload\" : \"{\\\"total\\\": 99}\"}",
+    b"C\x00\x00\x00\x00\x00\x03\xa3\xc3\xd8\x00\x00\x00\x00\x03\xa3\xc4\x08\x00\x03\x03kA\xf5\
+      \xce\x07",
+    b"B\x00\x00\x00\x00\x03\xa3\xc5\xe0\x00\x03\x03kA\xf5\xd1*\x00\x00\x03\"",
+    b"R\x00\x00EVsemel\x00outbox\x00d\x00\x01\x01seq\x00\x00\x00\x00\x14\xff\xff\xff\xff",
+    b"I\x00\x00EVN\x00\x01t\x00\x00\x00\x011",
+    b"I\x00\x00EVN\x00\x01t\x00\x00\x00\x012",
+    b"C\x00\x00\x00\x00\x00\x03\xa3\xc5\xe0\x00\x00\x00\x00\x03\xa3\xc6\x10\x00\x03\x03kA\xf5\
+      \xd1*",
+];
 
 /// It takes one client after the other.
 pub(in super::super) struct Server {
