@@ -16,6 +16,7 @@
 //! | the certificate is not trusted, or a file cannot be read | misconfigured | `E-NATS-TLS` |
 
 use std::error::Error;
+use std::io;
 use std::time::Duration;
 
 use async_nats::jetstream::context::{
@@ -35,6 +36,7 @@ pub(super) fn connecting(error: ConnectError) -> Failure {
     let verdict = match error.kind() {
         ConnectErrorKind::AuthorizationViolation | ConnectErrorKind::Authentication => ACCESS,
         ConnectErrorKind::Tls => TLS,
+        ConnectErrorKind::Io if is_distrust(&error) => TLS,
         ConnectErrorKind::ServerParse
         | ConnectErrorKind::Dns
         | ConnectErrorKind::TimedOut
@@ -42,6 +44,12 @@ pub(super) fn connecting(error: ConnectError) -> Failure {
         | ConnectErrorKind::MaxReconnects => DOWN,
     };
     failure(verdict, "cannot connect", error)
+}
+
+/// What rustls says of a certificate comes as an error of the connection.
+fn is_distrust(error: &ConnectError) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::InvalidData)
 }
 
 /// Why a message was not acknowledged. A subject without a stream is looked at elsewhere.
@@ -161,7 +169,7 @@ pub(super) fn denied(what: &str) -> Failure {
     Failure::new(fault, code, format!("NATS: {what}")).with_fix(fix)
 }
 
-pub(super) fn unreadable(what: &str, error: std::io::Error) -> Failure {
+pub(super) fn unreadable(what: &str, error: io::Error) -> Failure {
     Failure::misconfigured("E-NATS-TLS", format!("NATS: cannot read {what}"))
         .with_source(error)
         .with_fix("give the path of a file that this user may read")

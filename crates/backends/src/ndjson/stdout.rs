@@ -58,3 +58,20 @@ fn failure(error: io::Error) -> Failure {
     }
     Failure::unavailable("E-STDOUT-WRITE", "cannot write to standard output").with_source(error)
 }
+
+#[cfg(test)]
+mod tests {
+    use semel_core::Fault;
+
+    use super::*;
+
+    #[test]
+    fn a_reader_that_is_gone_is_told_from_one_that_waits() {
+        let told = |kind: ErrorKind| {
+            let failure = failure(kind.into());
+            (failure.fault(), failure.code())
+        };
+        assert_eq!(told(ErrorKind::BrokenPipe), (Fault::Misconfigured, "E-STDOUT-CLOSED"));
+        assert_eq!(told(ErrorKind::StorageFull), (Fault::Unavailable, "E-STDOUT-WRITE"));
+    }
+}

@@ -82,11 +82,6 @@ pub(super) fn not_buried(queue: &str) -> Failure {
         .with_fix("start the consumer again, which makes it; or make it yourself")
 }
 
-/// Others have given the connection up.
-pub(super) fn given_up() -> Failure {
-    Failure::unavailable("E-RABBITMQ-DOWN", "RabbitMQ: the connection was given up")
-}
-
 pub(super) fn rejected() -> Failure {
     let what = "RabbitMQ: a queue did not take the message (nack)";
     Failure::transient("E-RABBITMQ-NACK", what)

@@ -1,6 +1,6 @@
 //! The connection: made when it is needed, made anew when it broke.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lapin::options::{
     ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
@@ -13,19 +13,17 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::config::{Exchange, ExchangeKind, RabbitmqConfig, RabbitmqQueue};
-use super::convoy::Convoy;
 use super::error::{failure, timed_out};
 use super::message::Limits;
 
 /// An open connection and its channels that nobody uses.
 ///
-/// A publish call, or a wave of several, has a channel for itself: confirmations and returned messages of several calls
+/// A publish call has a channel for itself: confirmations and returned messages of several calls
 /// would mix, and a channel whose call was dropped half-way is closed and not used again.
 pub(super) struct Link {
     connection: Connection,
     idle: Mutex<Vec<Channel>>,
     pub(super) limits: Limits,
-    convoy: OnceLock<Convoy>,
 }
 
 impl Link {
@@ -42,11 +40,6 @@ impl Link {
             Ok(channel)
         };
         open.await.map_err(failure("open a channel"))
-    }
-
-    /// The convoy of its calls with few lanes.
-    pub(super) fn convoy(self: &Arc<Self>, config: &Arc<RabbitmqConfig>) -> &Convoy {
-        self.convoy.get_or_init(|| Convoy::start(Arc::downgrade(self), Arc::clone(config)))
     }
 
     /// A channel that publishes nothing.
@@ -147,7 +140,7 @@ async fn dial(config: Arc<RabbitmqConfig>, tls: OwnedTLSConfig) -> Result<Link, 
         frame_bytes: usize::try_from(connection.configuration().frame_max()).unwrap_or(usize::MAX),
         body_bytes: config.max_message_bytes,
     };
-    Ok(Link { connection, idle: Mutex::default(), limits, convoy: OnceLock::new() })
+    Ok(Link { connection, idle: Mutex::default(), limits })
 }
 
 /// Checks that the exchange is there, and makes what is to be made.

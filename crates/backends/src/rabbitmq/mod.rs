@@ -29,13 +29,11 @@
 //! ```
 
 mod config;
-mod convoy;
 mod error;
 mod link;
 mod message;
 mod sink;
 mod subscription;
-mod wave;
 
 pub use config::{ExchangeKind, QueueKind, RabbitmqConfig, RabbitmqQueue};
 pub use sink::RabbitmqSink;

@@ -1,29 +1,31 @@
 //! [`Sink`] for RabbitMQ.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::future::try_join_all;
+use lapin::options::BasicPublishOptions;
 use lapin::tcp::OwnedTLSConfig;
+use lapin::{BasicProperties, Channel, Confirmation};
 use semel_core::{Failure, Fault, Message, Published, Sink};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
 use super::config::RabbitmqConfig;
-use super::convoy::Seat;
-use super::error::{blocked, failure, timed_out};
+use super::error::{blocked, failure, rejected, timed_out, unroutable};
 use super::link::{Dialler, Link, declare_exchange};
-use super::message::Outgoing;
-use super::wave::send_wave;
+use super::message::{Address, Outgoing};
 use crate::waves::Waves;
 
 /// Publishes to RabbitMQ. Made by [`RabbitmqConfig::connect`]; clones share the connection.
 ///
 /// A lane has one unconfirmed message at a time, many lanes are sent together: the broker can turn
 /// down one message (unroutable, queue full) and take the next, and nothing sent can be taken back.
-/// Calls with few lanes each send theirs together.
 ///
 /// ```no_run
 /// use semel_backends::rabbitmq::RabbitmqConfig;
@@ -40,9 +42,6 @@ pub struct RabbitmqSink {
     dialler: Arc<Dialler>,
 }
 
-/// With so many lanes a call has enough under way by itself.
-const WIDE: usize = 100;
-
 impl RabbitmqSink {
     pub(super) async fn connect(config: RabbitmqConfig) -> Result<Self, Failure> {
         let tls = trusted(&config).await?;
@@ -53,25 +52,6 @@ impl RabbitmqSink {
         Ok(sink)
     }
 
-    /// Few lanes have few messages under way: they go with those of other calls.
-    async fn send_together(
-        &self,
-        link: &Arc<Link>,
-        batch: &[Message],
-        waves: Waves,
-        deadline: Instant,
-    ) -> Published {
-        let limit = self.config.timeout;
-        let seat = Seat::new(batch, waves);
-        match in_time(deadline, limit, link.convoy(&self.config).carry(&seat)).await {
-            Ok(()) => seat.leave().finish(),
-            Err(failure) => {
-                self.drop_if_broken(link, &failure);
-                seat.leave().give_up(&failure)
-            }
-        }
-    }
-
     /// Sends wave after wave. Where it ends, on an error or because it is dropped, `waves` knows.
     async fn send(&self, link: &Link, batch: &[Message], waves: &mut Waves) -> Result<(), Failure> {
         let channel = link.channel().await?;
@@ -79,11 +59,29 @@ impl RabbitmqSink {
             let RabbitmqConfig { exchange, format, .. } = &*self.config;
             let encode = |place| Outgoing::encode(&batch[place], exchange, *format, link.limits);
             let wave = waves.current().iter().copied().map(encode);
-            let results = send_wave(&channel, wave).await?;
+            let results = self.send_wave(&channel, wave).await?;
             waves.advance(results);
         }
         link.give_back(channel);
         Ok(())
+    }
+
+    /// Sends messages of different lanes together, and waits until all of them are answered.
+    async fn send_wave(
+        &self,
+        channel: &Channel,
+        wave: impl Iterator<Item = Result<Outgoing, Failure>>,
+    ) -> Result<Vec<Result<(), Failure>>, Failure> {
+        let mut sending = Vec::new();
+        let addresses = wave.map(|outgoing| {
+            let Outgoing { address, properties, body } = outgoing?;
+            sending.push(send_one(channel, address.clone(), properties, body));
+            Ok(address)
+        });
+        let addresses: Vec<_> = addresses.collect();
+        let mut answers = Answers::from(try_join_all(sending).await.map_err(failure("publish"))?);
+        let mut judge = |address: Address| answers.next_for(&address);
+        Ok(addresses.into_iter().map(|address| address.and_then(&mut judge)).collect())
     }
 
     async fn usable_link(&self) -> Result<Arc<Link>, Failure> {
@@ -119,9 +117,6 @@ impl Sink for RabbitmqSink {
             Ok(link) => link,
             Err(failure) => return Published::None(failure),
         };
-        if waves.current().len() < wide() {
-            return self.send_together(&link, batch, waves, deadline).await;
-        }
         match in_time(deadline, limit, self.send(&link, batch, &mut waves)).await {
             Ok(()) => waves.finish(),
             Err(failure) => {
@@ -141,6 +136,46 @@ impl Sink for RabbitmqSink {
 
     fn system(&self) -> Option<&'static str> {
         Some(super::SYSTEM)
+    }
+}
+
+async fn send_one(
+    channel: &Channel,
+    Address { exchange, routing_key, .. }: Address,
+    properties: BasicProperties,
+    body: Bytes,
+) -> lapin::Result<Confirmation> {
+    let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+    channel.basic_publish(exchange, routing_key, options, &body, properties).await?.await
+}
+
+/// What the broker answered to the messages of a wave.
+struct Answers {
+    acknowledged: std::vec::IntoIter<bool>,
+    /// The ids of the messages that no queue took. The client library hands a returned message out
+    /// with whichever answer comes next, so they only count when all answers are there; the broker
+    /// returns a message before it acknowledges it, so none is missing then.
+    returned: HashSet<String>,
+}
+
+impl Answers {
+    fn next_for(&mut self, address: &Address) -> Result<(), Failure> {
+        let acknowledged = self.acknowledged.next().unwrap_or(false);
+        if self.returned.contains(address.id.as_str()) {
+            return Err(unroutable(address.exchange.as_str(), address.routing_key.as_str()));
+        }
+        if acknowledged { Ok(()) } else { Err(rejected()) }
+    }
+}
+
+impl From<Vec<Confirmation>> for Answers {
+    fn from(confirmations: Vec<Confirmation>) -> Self {
+        let acknowledged: Vec<_> = confirmations.iter().map(Confirmation::is_ack).collect();
+        let returned = confirmations.into_iter().filter_map(|answer| {
+            let message = answer.take_message()?.delivery;
+            message.properties.message_id().as_ref().map(ToString::to_string)
+        });
+        Self { acknowledged: acknowledged.into_iter(), returned: returned.collect() }
     }
 }
 
@@ -172,8 +207,4 @@ impl fmt::Debug for RabbitmqSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RabbitmqSink").field("config", &self.config).finish_non_exhaustive()
     }
-}
-
-fn wide() -> usize {
-    std::env::var("SEMEL_WIDE").ok().and_then(|lanes| lanes.parse().ok()).unwrap_or(WIDE)
 }

@@ -314,7 +314,8 @@ async fn a_full_queue_of_dead_letters_is_an_outage_and_passes() {
 
     let purged = queue.reader.channel.queue_purge(dead_queue.into(), Default::default());
     timeout(PATIENCE, purged).await.unwrap().unwrap();
-    timeout(PATIENCE, drive.source.settle(&settlements)).await.unwrap().unwrap();
+    let settled = timeout(PATIENCE, drive.source.settle(&settlements)).await.unwrap();
+    assert_eq!(settled, Ok(Holding::Held));
     let letters = queue.dead_letters().await.unwrap();
     assert_eq!(letters.len(), 1, "kept once");
 }
