@@ -39,8 +39,8 @@ impl Answer {
         patience: Option<Duration>,
         mut used: Option<Used>,
     ) -> Self {
-        if body.is_end_stream() {
-            used.take().map(Used::give_back);
+        if let Some(used) = used.take_if(|_| body.is_end_stream()) {
+            used.give_back();
         }
         let patience = patience.map(|patience| (patience, Box::pin(sleep(patience))));
         Self(Origin::Upstream { body, patience, used })
@@ -62,8 +62,9 @@ impl Body for Answer {
             }
             Origin::Upstream { body, patience, used } => {
                 if let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(context) {
-                    if frame.is_none() || body.is_end_stream() {
-                        used.take().map(Used::give_back);
+                    let is_over = frame.is_none() || body.is_end_stream();
+                    if let Some(used) = used.take_if(|_| is_over) {
+                        used.give_back();
                     }
                     if let Some((span, sleep)) = patience {
                         sleep.as_mut().reset(Instant::now() + *span);
