@@ -88,8 +88,7 @@ impl PostgresSource {
         pipeline: &str,
         share: Share,
     ) -> Result<Self, Failure> {
-        let mut connection =
-            store.connection().await.map_err(failure("take over the pipeline"))?;
+        let mut connection = store.connection().await.map_err(failure("take over the pipeline"))?;
         let mut link = store.link(&mut connection);
         let mut step = link.step().await?;
         schema::check(&mut step).await?;

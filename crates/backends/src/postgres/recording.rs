@@ -119,7 +119,9 @@ impl Statement {
             for piece in pieces {
                 let (number, rest) = piece.split_at(1);
                 let place = number.parse::<usize>().unwrap_or_default();
-                text.push_str(place.checked_sub(1).and_then(|p| arguments.get(p)).unwrap_or(&"null"));
+                text.push_str(
+                    place.checked_sub(1).and_then(|p| arguments.get(p)).unwrap_or(&"null"),
+                );
                 text.push_str(rest);
             }
         }
@@ -174,7 +176,8 @@ mod tests {
     #[test]
     fn names_stay_inside_their_quotes() {
         let id = EventId::now();
-        let of_ids = |consumer, ids| opening(consumer, Opening { ids, ..Opening::default() }, false);
+        let of_ids =
+            |consumer, ids| opening(consumer, Opening { ids, ..Opening::default() }, false);
         let sql = of_ids("it's \\ '; drop $2", &[id]).unwrap();
         assert!(sql.contains(r"values (E'it''s \\ ''; drop $2', '"), "{sql}");
         assert_eq!(of_ids("nul \0", &[id]), None);

@@ -40,7 +40,8 @@ async fn is_new(database: &Database, id: EventId) -> bool {
 
 async fn recorded(database: &Database, id: EventId) -> (Transaction<'static, Postgres>, bool) {
     let inbox = database.store.inbox();
-    let (mut tx, mut new) = inbox.begin_with("payments", Opening { ids: &[id], ..Opening::default() }).await.unwrap();
+    let (mut tx, mut new) =
+        inbox.begin_with("payments", Opening { ids: &[id], ..Opening::default() }).await.unwrap();
     if !new {
         new = inbox.record(&mut tx, "payments", id).await.unwrap() == Seen::First;
     }

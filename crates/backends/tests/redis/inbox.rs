@@ -298,10 +298,10 @@ async fn a_message_that_is_older_than_what_is_kept_is_refused() {
     let Some(inbox) = Inbox::fresh().await else { return };
     const HOUR: Duration = Duration::from_secs(3600);
     let store = inbox.store.clone().keep(HOUR);
-    let nothing = handler_fn(|_: &mut RedisTx, _: &Message| Box::pin(async { Ok(Bytes::new()) }));
-    let with_default = Consumer::builder("payments", store.clone()).build_with(nothing);
-    let nothing = handler_fn(|_: &mut RedisTx, _: &Message| Box::pin(async { Ok(Bytes::new()) }));
-    for consumer in [with_default, Consumer::new("payments", store, nothing)] {
+    let nothing =
+        || handler_fn(|_: &mut RedisTx, _: &Message| Box::pin(async { Ok(Bytes::new()) }));
+    let with_default = Consumer::builder("payments", store.clone()).build_with(nothing());
+    for consumer in [with_default, Consumer::new("payments", store, nothing())] {
         for (age, is_taken) in [(2 * HOUR, false), (HOUR / 2, true)] {
             let mut event = Event::new("order", "1", "OrderPlaced");
             event.created_at -= age;

@@ -113,12 +113,14 @@ pub async fn a_beginning_records_all_or_nothing<P: InboxProbe>(probe: &Arc<P>) -
     let (store, [one, two, three]) = (probe.store(), [(); 3].map(|()| EventId::now()));
     for consumer in ["payments", "Lager ü 🚀", "O'Reilly \\' --"] {
         for ids in [&[one, two][..], &[three], &[]] {
-            let (mut tx, recorded) = store.begin_with(consumer, with(ids)).await.expect("begin_with");
+            let (mut tx, recorded) =
+                store.begin_with(consumer, with(ids)).await.expect("begin_with");
             let new = store.record_all(&mut tx, consumer, ids).await.expect("record_all");
             assert!(new.iter().all(|new| *new != recorded), "{ids:?} are recorded: {recorded}");
             store.rollback(tx).await;
         }
-        let (mut tx, recorded) = store.begin_with(consumer, with(&[two])).await.expect("begin_with");
+        let (mut tx, recorded) =
+            store.begin_with(consumer, with(&[two])).await.expect("begin_with");
         if !recorded {
             assert_eq!(store.record(&mut tx, consumer, two).await.expect("record"), Seen::First);
         }
