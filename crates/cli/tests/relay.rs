@@ -6,14 +6,6 @@ mod shop;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-<<<<<<< HEAD
-use std::os::unix::net::UnixDatagram;
-=======
-#[cfg(feature = "otlp")]
-use std::io::{Read, Write};
-#[cfg(feature = "otlp")]
-use std::net::TcpListener;
->>>>>>> w-packaging
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
