@@ -16,7 +16,11 @@ use super::secrets::{MARKER, SINKS, is_silent, secrets_of};
 use super::server::Server;
 use super::shop::{Shop, all};
 
-/// A pipeline for each sink there is; and one whose sink answers, and wants nothing.
+/// Sinks that are opened without a broker. A relay does not start while one of the others is away: what it
+/// says then is tried in `secrets.rs`.
+const STARTED_ALONE: [&str; 4] = ["sqs", "sns", "eventbridge", "webhook"];
+
+/// A pipeline for each of these sinks; and one whose sink answers, and wants nothing.
 #[test]
 fn no_secret_of_a_running_relay_is_ever_said() {
     let shop = Shop::new();
@@ -25,7 +29,9 @@ fn no_secret_of_a_running_relay_is_ever_said() {
     let access = &schema["properties"]["http"]["properties"]["access"]["additionalProperties"];
     assert_eq!(secrets_of(access), BTreeSet::from(["token".into()]));
     let kinds = schema["properties"]["sink"]["additionalProperties"]["oneOf"].to_string();
-    let there = SINKS.iter().filter(|(kind, _)| kinds.contains(&format!("\"const\":\"{kind}\"")));
+    let there = SINKS.iter().filter(|(kind, _)| {
+        STARTED_ALONE.contains(kind) && kinds.contains(&format!("\"const\":\"{kind}\""))
+    });
     let refusing = format!(
         "url = 'http://{}/MARKER?key=MARKER'\nplain_http = true\nallow = ['127.0.0.1']\n\
          secret = 'whsec_c4n4ry5ecretc4n4ry5ecretc4n4ry5ecret'\nauthorization = 'Bearer MARKER'",
