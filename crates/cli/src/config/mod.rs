@@ -53,9 +53,9 @@ use std::path::Path;
 
 use semel_core::Failure;
 
-use self::document::{Document, Environment, Mistakes};
 #[cfg(all(test, feature = "full"))]
 pub(crate) use self::defaults::documented;
+use self::document::{Document, Environment, Mistakes};
 pub(crate) use self::effective::{Effective, Whole};
 use self::files::File;
 #[cfg(feature = "page")]

@@ -85,7 +85,11 @@ const TABLE: &[(In, &str, &str)] = &[
     (Pipeline, "topic = '{aggregate}'", "write text with {aggregate_type}, {aggregate_id}"),
     (Pipeline, "topic = '{event_type|shout}'", "there are lower, upper, snake"),
     (Pipeline, "key = '{aggregate_id'", "write text with {aggregate_type}, {aggregate_id}"),
-    (Pipeline, "headers = { tenant = 7 }", "tenant: must be a string, not an integer; put it in quotes"),
+    (
+        Pipeline,
+        "headers = { tenant = 7 }",
+        "tenant: must be a string, not an integer; put it in quotes",
+    ),
     (Pipeline, "event_types = ['*Placed']", "a * may only stand at the end"),
     (Pipeline, "event_types = 'Order*'", "must be a list of strings, not a string; write [\"…\"]"),
     (Pipeline, "aggregate_types = []", "leave the key out for all"),
@@ -137,7 +141,11 @@ const TABLE: &[(In, &str, &str)] = &[
     (Variable, "SEMEL_SINK__OUT__PAHT=x", "did you mean \"path\"?"),
     (Variable, "SEMEL_SINC__OUT__PATH=x", "did you mean \"sink\"?"),
     (Variable, "SEMEL_SINK____PATH=x", "must be named SEMEL_SECTION__NAME__KEY"),
-    (Variable, "SEMEL_SOURCE__ORDERS__BATCH=many", "must be a whole number, not a string; write digits"),
+    (
+        Variable,
+        "SEMEL_SOURCE__ORDERS__BATCH=many",
+        "must be a whole number, not a string; write digits",
+    ),
 ];
 
 /// The same of the sinks that are brokers, in a program that has them.

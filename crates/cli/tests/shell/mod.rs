@@ -52,6 +52,7 @@ pub(crate) fn commands_of(page: &str) -> Vec<String> {
 }
 
 /// Every command in a sentence, from the code of its lines.
+#[allow(dead_code, reason = "not every test reads sentences")]
 pub(crate) fn commands_in_sentences(page: &str) -> Vec<&str> {
     let prose = page.split("```").step_by(2);
     prose.flat_map(str::lines).flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
