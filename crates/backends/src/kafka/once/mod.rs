@@ -62,7 +62,9 @@ impl ExactlyOnceSink {
         let (tenure, memory) = Tenure::begin(config.clone(), id, share).await?;
         let cluster = tenure.cluster().await?;
         let (orders, received) = mpsc::unbounded_channel();
-        tokio::spawn(Worker::new(received, tenure, memory, config.buffer_bytes).run());
+        let (room, next, unsure) = (config.buffer_bytes, None, None);
+        let worker = Worker { orders: received, tenure, memory, room, next, unsure };
+        tokio::spawn(worker.run());
         Ok(Self { config, orders, cluster })
     }
 

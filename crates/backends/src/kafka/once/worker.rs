@@ -7,7 +7,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use semel_core::{EventId, Failure, Message};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::timeout;
 
 use super::super::error::{self, Blame};
 use super::super::record::Record;
@@ -35,35 +35,18 @@ pub(super) struct Parcel {
 
 /// The task behind a sink.
 pub(super) struct Worker {
-    orders: mpsc::UnboundedReceiver<Order>,
-    tenure: Tenure,
-    memory: Memory,
+    pub(super) orders: mpsc::UnboundedReceiver<Order>,
+    pub(super) tenure: Tenure,
+    pub(super) memory: Memory,
     /// How many bytes a transaction may have.
-    room: usize,
+    pub(super) room: usize,
     /// A parcel that did not fit into the last transaction.
-    next: Option<Parcel>,
+    pub(super) next: Option<Parcel>,
     /// The change of a transaction of which nobody knows yet whether it is committed.
-    unsure: Option<Draft>,
-    /// Before then no transaction begins.
-    rests_until: Option<Instant>,
+    pub(super) unsure: Option<Draft>,
 }
 
-/// The coordinator says that a transaction is committed, and only then writes its end into every
-/// partition. A transaction that begins before it has done so is held up for 20 ms by librdkafka; a
-/// rest is shorter, and more comes together meanwhile.
-const REST: Duration = Duration::from_millis(5);
-
 impl Worker {
-    /// A transaction may have `room` bytes.
-    pub(super) fn new(
-        orders: mpsc::UnboundedReceiver<Order>,
-        tenure: Tenure,
-        memory: Memory,
-        room: usize,
-    ) -> Self {
-        Self { orders, tenure, memory, room, next: None, unsure: None, rests_until: None }
-    }
-
     /// Works until the sink is dropped.
     pub(super) async fn run(mut self) {
         const IDLE: Duration = Duration::from_millis(500);
@@ -104,9 +87,6 @@ impl Worker {
 
     /// Sends this parcel and what has come meanwhile in one transaction.
     async fn publish(&mut self, first: Parcel) {
-        if let Some(until) = self.rests_until.take() {
-            sleep_until(until).await;
-        }
         let parcels = self.gather(first).await;
         if let Err(failure) = self.resume().await {
             return parcels.into_iter().for_each(|parcel| parcel.fail(&failure));
@@ -174,10 +154,7 @@ impl Worker {
         self.unsure = Some(draft);
         let ended = self.tenure.transact(Load { messages, topic, lines }).await;
         match ended {
-            Ended::Committed => {
-                self.keep();
-                self.rests_until = Some(Instant::now() + rest());
-            }
+            Ended::Committed => self.keep(),
             Ended::Aborted(_) => self.unsure = None,
             // It may be committed yet.
             Ended::Failed(_) => {}
@@ -280,11 +257,4 @@ impl Parcel {
         let places = self.messages.iter().map(|(_, record)| record.place).collect();
         Waiting { places, reply: self.reply }.fail(failure);
     }
-}
-
-fn rest() -> Duration {
-    std::env::var("SEMEL_REST")
-        .ok()
-        .and_then(|ms| ms.parse().ok())
-        .map_or(REST, Duration::from_millis)
 }
