@@ -1,6 +1,6 @@
 //! What operators do: configure, look on, repair, prove; as they run it.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
+#![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 #[cfg(all(feature = "page", feature = "postgres"))]
 #[path = "../servers/server.rs"]
