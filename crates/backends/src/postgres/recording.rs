@@ -176,8 +176,9 @@ mod tests {
     #[test]
     fn names_stay_inside_their_quotes() {
         let id = EventId::now();
-        let of_ids =
-            |consumer, ids| opening(consumer, Opening { ids, ..Opening::default() }, false);
+        fn of_ids(consumer: &str, ids: &[EventId]) -> Option<String> {
+            opening(consumer, Opening { ids, ..Opening::default() }, false)
+        }
         let sql = of_ids("it's \\ '; drop $2", &[id]).unwrap();
         assert!(sql.contains(r"values (E'it''s \\ ''; drop $2', '"), "{sql}");
         assert_eq!(of_ids("nul \0", &[id]), None);
