@@ -10,7 +10,7 @@ use axum::extract::Request;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use semel_core::idempotency::AfterCrash;
 use semel_core::telemetry::{IDEMPOTENCY_REQUESTS, IDEMPOTENCY_RUNNING};
-use semel_http::Verdict;
+use semel_http::{Policy, Verdict};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -101,7 +101,6 @@ async fn requests_of_all_kinds() {
         }
         http::Response::new(Body::empty())
     });
-    let to = |path: &str, key: &str| keyed(key).uri(path).body(Body::empty()).unwrap();
     let unkeyed = Request::builder().method("POST").body(Body::empty()).unwrap();
     api.send(unkeyed).await;
     api.send(to("/", "k")).await; // executed
@@ -126,7 +125,23 @@ async fn requests_of_all_kinds() {
     slow.await.unwrap();
     api.send(to("/slow", "k")).await; // replayed
 
-    let careful = policy.clone().rules(|rules| rules.after_crash = AfterCrash::Uncertain);
+    lose_track(&api, &store, policy.clone()).await;
+    store.failing_completions.store(1, Ordering::SeqCst);
+    api.send(to("/", "late")).await; // not stored
+    api.layer.drained().await;
+    store.down.store(true, Ordering::SeqCst);
+    api.send(to("/", "down")).await; // store error
+    let open = api_on(store, policy.fail_open(), place_order);
+    open.send(to("/", "down")).await; // unprotected
+}
+
+fn to(path: &str, key: &str) -> Request {
+    keyed(key).uri(path).body(Body::empty()).unwrap()
+}
+
+/// Answers of which nobody knows whether they count, and one that comes too late.
+async fn lose_track(api: &Api, store: &Arc<Flaky>, policy: Policy) {
+    let careful = policy.rules(|rules| rules.after_crash = AfterCrash::Uncertain);
     let careful = api_on(store.clone(), careful, |_, _| async {
         let mut lost = http::Response::new(Body::empty());
         lost.extensions_mut().insert(Verdict::Unknown);
@@ -146,12 +161,4 @@ async fn requests_of_all_kinds() {
     store.down.store(false, Ordering::SeqCst);
     long.spawn(sent()); // executed
     long.join_all().await;
-
-    store.failing_completions.store(1, Ordering::SeqCst);
-    api.send(to("/", "late")).await; // not stored
-    api.layer.drained().await;
-    store.down.store(true, Ordering::SeqCst);
-    api.send(to("/", "down")).await; // store error
-    let open = api_on(store, policy.fail_open(), place_order);
-    open.send(to("/", "down")).await; // unprotected
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use semel_core::{Clock, Failure, SystemClock};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, Connection, Executor, PgPool};
+use sqlx::{ConnectOptions, Executor, PgPool};
 
 use super::error::failure;
 use super::pooler::{Marker, Way};
@@ -35,9 +35,6 @@ pub struct PostgresConfig {
     log_budget: u64,
     clock: Arc<dyn Clock>,
 }
-
-/// How long ago that is at most.
-const JUST_IN_USE: Duration = Duration::from_secs(1);
 
 impl PostgresConfig {
     /// Reads a URL such as `postgres://user:password@host:5432/database?sslmode=verify-full`.
@@ -137,18 +134,10 @@ impl PostgresConfig {
         PostgresStore::new(pool, Arc::clone(&self.clock), way, self.log_budget)
     }
 
-    /// Connections that were just in use are not asked whether they answer, which would be a round
-    /// trip for each transaction: [`PostgresStore`] finds out by itself.
     async fn open(&self, options: PgConnectOptions) -> Result<PgPool, sqlx::Error> {
         PgPoolOptions::new()
             .max_connections(self.connections)
             .acquire_timeout(self.patience)
-            .test_before_acquire(false)
-            .before_acquire(|connection, known| {
-                Box::pin(async move {
-                    Ok(known.idle_for < JUST_IN_USE || connection.ping().await.is_ok())
-                })
-            })
             .after_connect(|connection, _| {
                 Box::pin(async { connection.execute(PREPARE.as_str()).await.map(drop) })
             })

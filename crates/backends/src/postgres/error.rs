@@ -40,18 +40,6 @@ fn classify(what: &str, error: sqlx::Error) -> Failure {
     if fix.is_empty() { failure } else { failure.with_fix(fix) }
 }
 
-/// Whether the connection was cut, so that another one may do.
-pub(super) fn was_cut(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Io(_) => true,
-        sqlx::Error::Database(database) => {
-            let code = database.code().unwrap_or_default();
-            code.starts_with("08") || ["57P01", "57P02", "57P05"].contains(&&*code)
-        }
-        _ => false,
-    }
-}
-
 /// The tables are not there. Nothing is lost: events cannot have been written without them.
 pub(super) fn schema_missing(what: impl Into<String>) -> Failure {
     let (fault, code, fix) = MISSING;

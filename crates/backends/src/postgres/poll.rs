@@ -88,7 +88,8 @@ impl PostgresSource {
         pipeline: &str,
         share: Share,
     ) -> Result<Self, Failure> {
-        let mut connection = store.connection().await.map_err(failure("take over the pipeline"))?;
+        let mut connection =
+            store.pool().acquire().await.map_err(failure("take over the pipeline"))?;
         let mut link = store.link(&mut connection);
         let mut step = link.step().await?;
         schema::check(&mut step).await?;
@@ -184,7 +185,7 @@ impl PostgresSource {
             drop(broken.detach());
         }
         if held.is_none() {
-            let mut connection = self.store.connection().await.map_err(failure("connect"))?;
+            let mut connection = self.store.pool().acquire().await.map_err(failure("connect"))?;
             let mut link = self.store.link(&mut connection);
             let mut step = link.step().await?;
             self.lost = cursor::identity(&mut step).await? != self.server;

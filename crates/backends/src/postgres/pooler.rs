@@ -190,7 +190,7 @@ impl Once<'_> {
         E: Execute<'q, Postgres> + 'q,
     {
         if !self.0.is_pooled() {
-            let mut connection = self.0.connection().await?;
+            let mut connection = self.0.pool().acquire().await?;
             return connection.fetch_many(query).try_collect().await;
         }
         let mut tx = self.0.opened(BRIEF).await?;

@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use semel_core::coordination::Share;
 use semel_core::{Clock, Failure, SystemClock};
-use sqlx::pool::PoolConnection;
-use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, Transaction};
+use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use tokio::sync::watch;
-use tokio::time::timeout;
 
 use super::coordination::PostgresMember;
-use super::error::{failure, was_cut};
+use super::error::failure;
 use super::notify::Notifying;
 use super::pooler::{BRIEF, Link, Once, Step, Way};
 use super::schema::{self, SchemaStatus};
@@ -127,41 +125,15 @@ impl PostgresStore {
         &self,
         sql: impl Into<String>,
     ) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
-        let (pool, sql): (_, Arc<str>) = (self.pool.clone(), self.way.opening(sql).into());
-        let begun = tokio::spawn(async move {
-            // As many connections as there are may have been cut since they were in use.
-            for _ in 0..pool.size() {
-                match pool.begin_with(AssertSqlSafe(Arc::clone(&sql))).await {
-                    Err(error) if was_cut(&error) => {}
-                    begun => return begun,
-                }
-            }
-            pool.begin_with(AssertSqlSafe(sql)).await
-        });
-        begun.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
-    }
-
-    /// A connection that answers.
-    pub(super) async fn connection(&self) -> Result<PoolConnection<Postgres>, sqlx::Error> {
-        if self.pool.options().get_test_before_acquire() {
-            return self.pool.acquire().await;
-        }
-        let patience = self.pool.options().get_acquire_timeout();
-        for _ in 0..self.pool.size() {
-            let mut connection = self.pool.acquire().await?;
-            match timeout(patience, connection.ping()).await {
-                Ok(Ok(())) => return Ok(connection),
-                Ok(Err(_)) => {}
-                Err(_) => connection.close_on_drop(),
-            }
-        }
-        self.pool.acquire().await
+        let (pool, sql) = (self.pool.clone(), self.way.opening(sql));
+        let begun = tokio::spawn(async move { pool.begin_with(sql).await }).await;
+        begun.unwrap_or(Err(sqlx::Error::WorkerCrashed))
     }
 
     /// A connection for statements that need no transaction of their own.
     pub(super) async fn step(&self) -> Result<Step<'static>, Failure> {
         Ok(match self.way {
-            Way::Direct => Step::Owned(self.connection().await.map_err(failure("connect"))?),
+            Way::Direct => Step::Owned(self.pool.acquire().await.map_err(failure("connect"))?),
             Way::Pooled { .. } => Step::Within(self.begin_as(BRIEF).await?),
         })
     }

@@ -166,14 +166,14 @@ async fn every_message_of_a_batch_has_its_own_fate() {
 #[tokio::test]
 async fn a_batch_that_is_refused_as_a_whole_is_sent_one_by_one() {
     let impostor = Impostor::start(|request| {
-        if request.contains("bad") {
+        if request.contains("rotten") {
             return Impostor::error(400, "InvalidParameterValue");
         }
         to_each(request, |_| None)
     })
     .await;
     let (sink, topic) = sqs(&impostor).await;
-    let batch = [said("a", "good"), said("b", "bad"), said("c", "good")];
+    let batch = [said("a", "good"), said("b", "rotten"), said("c", "good")];
     let published = publish(&sink, &topic, batch).await;
     let Published::Each(verdicts) = published else { panic!("{published:?}") };
     assert_eq!((&verdicts[0], &verdicts[2]), (&Verdict::Confirmed, &Verdict::Confirmed));

@@ -296,8 +296,9 @@ async fn operated(database: Database, of: u32) -> Vec<Stats> {
     looks.push(admin.stats().await.unwrap());
     deliver_all(&mut relays).await;
     looks.push(admin.stats().await.unwrap());
+    assert!(looks[0].oldest_pending.is_some(), "some wait for nothing but a relay");
     for look in &mut looks {
-        assert_eq!(look.oldest_pending.take().is_some(), look.count(State::Pending) > 0);
+        assert!(look.oldest_pending.take().is_none() || look.count(State::Pending) > 0);
     }
     looks
 }

@@ -331,7 +331,7 @@ pub async fn a_beginning_is_as_expected_or_empty<P: LettersProbe>(probe: &Arc<P>
     if !marks.is_beside_inbox() || !letters.is_beside_inbox() {
         return Ok(()); // Nobody would expect anything of them.
     }
-    let (mut mark, known) = (3, EventId::now());
+    let known = EventId::now();
     for (consumer, scope) in [("payments", "log:a"), ("Lager ü '\\", "log:'b $1 \\")] {
         let mut tx = store.begin().await.expect("begin");
         assert!(marks.advance(&mut tx, consumer, scope, 3).await.expect("advance"));
@@ -339,7 +339,7 @@ pub async fn a_beginning_is_as_expected_or_empty<P: LettersProbe>(probe: &Arc<P>
         store.commit(tx).await.expect("commit");
     }
     for (consumer, scope) in [("payments", "log:a"), ("Lager ü '\\", "log:'b $1 \\")] {
-        mark = 3;
+        let mut mark = 3;
         for (from, is_known) in [(3, false), (9, true), (3, false), (9, false)] {
             let step = Step { scope, from, to: from + 6 };
             let id = if is_known { known } else { EventId::now() };
@@ -356,6 +356,9 @@ pub async fn a_beginning_is_as_expected_or_empty<P: LettersProbe>(probe: &Arc<P>
         }
     }
     put(probe, &Letter::behind(message(&event("1", 1)))).await;
+    let mut tx = store.begin().await.expect("begin");
+    let mark = marks.mark(&mut tx, "payments", "log:a").await.expect("mark").expect("a mark");
+    store.rollback(tx).await;
     let step = Step { scope: "log:a", from: mark, to: mark + 1 };
     let opening = Opening { steps: &[step], ids: &[EventId::now()], no_letters: true };
     let (mut tx, is_so) = store.begin_with("payments", opening).await.expect("begin_with");
