@@ -169,7 +169,7 @@ impl Bank {
     async fn reach(&self, step: &str) {
         if *self.last_step == *step {
             println!("{step}");
-            pending().await
+            pending::<()>().await;
         }
     }
 }

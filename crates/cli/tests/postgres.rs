@@ -151,6 +151,7 @@ async fn a_relay_that_looks_seldom_is_woken_by_a_notification() {
     expect(0, &semel(folder, &url, &["migrate", "up", "--database", &url]));
     let mut relay = Command::new(env!("CARGO_BIN_EXE_semel"));
     let relay = relay.arg("relay").current_dir(folder).env("DATABASE_URL", &url);
+    let relay = relay.env("SEMEL_LOG", "info");
     let log = fs::File::create(folder.join("log")).unwrap();
     let mut relay = relay.stderr(log).spawn().unwrap();
     let began = Instant::now();

@@ -28,7 +28,7 @@ export const events = async (root, context, { query }) => {
     type: "search", id: "search", value: q, "aria-label": "Search events", autocomplete: "off", spellcheck: "false",
     placeholder: "state:dead type:order aggregate:42 event:OrderPlaced since:1h",
   });
-  const search = h("form", { class: "search", role: "search", onsubmit: (submit) => {
+  const search = h("form", { class: "search", "data-kept": true, role: "search", onsubmit: (submit) => {
     submit.preventDefault();
     context.go("events", "", { q: field.value.trim() });
   } }, field, h("button", { type: "submit", class: "main" }, "Search"));

@@ -94,12 +94,12 @@ impl Marker {
 
 impl Way {
     /// How a transaction begins here.
-    pub(super) fn opening(self, begin: impl Into<String>) -> String {
+    pub(super) fn opening(self, begin: impl Into<String>) -> AssertSqlSafe<String> {
         let mut sql = begin.into();
         if self == (Self::Pooled { knows_statements: false }) {
             sql.push_str("; deallocate all");
         }
-        sql
+        AssertSqlSafe(sql)
     }
 }
 
@@ -118,7 +118,7 @@ impl<'c> Link<'c> {
         &mut self,
         begin: &'static str,
     ) -> Result<Transaction<'_, Postgres>, Error> {
-        self.connection.begin_with(AssertSqlSafe(self.way.opening(begin))).await
+        self.connection.begin_with(self.way.opening(begin)).await
     }
 
     /// For statements that need no transaction of their own. What they change counts when the step
@@ -190,8 +190,7 @@ impl Once<'_> {
         E: Execute<'q, Postgres> + 'q,
     {
         if !self.0.is_pooled() {
-            let mut connection = self.0.pool().acquire().await?;
-            return connection.fetch_many(query).try_collect().await;
+            return self.0.pool().fetch_many(query).try_collect().await;
         }
         let mut tx = self.0.opened(BRIEF).await?;
         let answers = tx.fetch_many(query).try_collect().await?;

@@ -106,7 +106,7 @@ pub(crate) const SINKS: &[SinkKind] = &[
         topic_may_hold: |_| true,
         parse: |section| {
             let path = section.required("path")?;
-            let sink = sink(path.clone(), |path| FileSink::open(path));
+            let sink = sink(path.clone(), FileSink::open);
             Some(sink.readable(move |_| std::future::ready(arrivals_in(Path::new(&path)))))
         },
     },
@@ -339,7 +339,7 @@ fn rabbitmq(section: &mut Section<'_>) -> Option<ConnectSink> {
     checked(section, "exchange", config.check())?;
     config = with(config, timeout, RabbitmqConfig::timeout);
     config = with(config, size, RabbitmqConfig::max_message_bytes);
-    Some(sink(config, |config| config.connect()))
+    Some(sink(config, RabbitmqConfig::connect))
 }
 
 #[cfg(feature = "rabbitmq")]
@@ -383,7 +383,7 @@ fn nats(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, stream, NatsConfig::create_stream);
     config = with(config, timeout, NatsConfig::timeout);
     let read = config.clone();
-    let sink = sink(config, |config| config.connect());
+    let sink = sink(config, NatsConfig::connect);
     Some(sink.readable(move |topics| {
         let config = read.clone();
         async move { config.arrivals(&topics).await }
@@ -417,7 +417,7 @@ fn mqtt(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, window, MqttConfig::max_in_flight);
     config = with(config, size, MqttConfig::max_message_bytes);
     config = with(config, timeout, MqttConfig::timeout);
-    Some(sink(config, |config| config.connect()))
+    Some(sink(config, MqttConfig::connect))
 }
 
 #[cfg(feature = "redis")]
@@ -439,7 +439,7 @@ fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, size, RedisConfig::max_field_bytes);
     config = with(config, timeout, RedisConfig::timeout);
     let read = config.clone();
-    let sink = sink(config, |config| config.connect());
+    let sink = sink(config, RedisConfig::connect);
     Some(sink.readable(move |topics| {
         let config = read.clone();
         async move { config.arrivals(&topics).await }
@@ -449,7 +449,7 @@ fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
 #[cfg(feature = "aws")]
 fn sqs(section: &mut Section<'_>) -> Option<ConnectSink> {
     let config = aws(section)?;
-    Some(sink(config, |config| config.connect_sqs()))
+    Some(sink(config, semel_backends::aws::AwsConfig::connect_sqs))
 }
 
 #[cfg(feature = "aws")]
@@ -523,7 +523,7 @@ fn webhook(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, timeout, WebhookConfig::timeout);
     config = with(config, concurrency, WebhookConfig::concurrency);
     config = with(config, ca, WebhookConfig::ca_file);
-    Some(sink(config, |config| config.connect()))
+    Some(sink(config, WebhookConfig::connect))
 }
 
 /// How long a sink may wait for something.

@@ -1,6 +1,7 @@
 //! The program, running.
 
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -69,7 +70,9 @@ impl Program {
             .args(if arguments.contains(&"--scope") { &[][..] } else { &SCOPE })
             .args(arguments)
             .stdout(Stdio::null())
-            .stderr(log);
+            .stderr(log)
+            // What gives it another time runs beside it: signals are for both.
+            .process_group(0);
         let process = command.spawn().unwrap();
         let nowhere = Client::new(String::new());
         let mut program =
@@ -106,8 +109,8 @@ impl Program {
 
     /// Sends a signal, such as `TERM`.
     pub(crate) fn signal(&self, name: &str) {
-        let id = self.process.id().to_string();
-        let sent = Command::new("kill").args([&format!("-{name}"), &id]).status().unwrap();
+        let group = format!("-{}", self.process.id());
+        let sent = Command::new("kill").args([&format!("-{name}"), "--", &group]).status().unwrap();
         assert!(sent.success());
     }
 
@@ -135,7 +138,8 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        self.process.kill().ok();
+        let group = format!("-{}", self.process.id());
+        Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status().ok();
         self.process.wait().ok();
     }
 }

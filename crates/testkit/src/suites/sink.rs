@@ -322,7 +322,7 @@ pub async fn a_dropped_publish_leaves_the_sink_usable<P: SinkProbe>(probe: &Arc<
     Ok(())
 }
 
-fn behind_proxy<P: SinkProbe + ?Sized>(probe: &P) -> Result<&Proxy, Skip> {
+fn behind_proxy<P: SinkProbe>(probe: &P) -> Result<&Proxy, Skip> {
     probe.proxy().ok_or_else(|| Skip::because("the probe has no proxy before it"))
 }
 

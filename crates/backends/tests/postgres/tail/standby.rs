@@ -109,7 +109,7 @@ async fn a_source_lives_through_the_promotion() {
     sqlx::query("select pg_promote()").execute(again.pool()).await.unwrap();
     write(&config, 5..8).await;
     let settled = Settlement { receipt: flight[2].receipt, outcome: Outcome::Delivered };
-    while !relay.source.settle(&[settled.clone()]).await.is_ok_and(Holding::is_held) {
+    while !relay.source.settle(std::slice::from_ref(&settled)).await.is_ok_and(Holding::is_held) {
         assert!(began.elapsed() < PATIENCE, "it may not settle what it has");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

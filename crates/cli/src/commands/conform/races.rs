@@ -53,7 +53,7 @@ async fn waiting(probe: Probe) -> Result<(), Wrong> {
         let (is_early, asked) = (running.is_certain(), Instant::now());
         let second = running.duplicate().await?;
         if is_early && !is_out_of_patience(&second, asked) {
-            return running.is_repeated_by(&second).await;
+            return running.answers(&second).await;
         }
     }
     Err(too_slow())
@@ -129,7 +129,7 @@ async fn waiter_leaves(probe: Probe) -> Result<(), Wrong> {
         let (is_early, asked) = (running.is_certain(), Instant::now());
         let other = running.duplicate().await?;
         if is_early && !is_out_of_patience(&other, asked) {
-            return running.is_repeated_by(&other).await;
+            return running.answers(&other).await;
         }
     }
     Err(too_slow())
@@ -222,7 +222,7 @@ impl Running {
     }
 
     /// That a waiter got its answer.
-    async fn is_repeated_by(self, waiter: &Reply) -> Result<(), Wrong> {
+    async fn answers(self, waiter: &Reply) -> Result<(), Wrong> {
         let Self { probe, first, .. } = self;
         waiter.repeats(&first.reply().await?)?;
         probe.ran(1).await

@@ -136,7 +136,8 @@ fn ignores_everything() -> Problem {
     Problem::new(failure, "[proxy]", EFFECT)
 }
 
-#[cfg(all(test, feature = "full"))]
+#[cfg(test)]
+#[cfg(feature = "full")]
 mod tests {
     use super::*;
     use crate::config::documented;
