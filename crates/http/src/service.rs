@@ -314,28 +314,3 @@ impl<F, R: http_body::Body, E> fmt::Debug for ResponseFuture<F, R, E> {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use std::convert::Infallible;
-
-    use http_body_util::Full;
-    use semel_core::memory::MemoryKeys;
-    use tower_layer::Layer;
-
-    use super::*;
-    use crate::{IdempotencyLayer, Scope};
-
-    /// From about 1 KiB on, allocators take a slower way.
-    #[test]
-    fn a_request_with_a_key_takes_less_than_a_kibibyte_beside_its_handler() {
-        let handler = tower::service_fn(|_: Request<Body<Full<Bytes>>>| async {
-            Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
-        });
-        let keys = Arc::new(MemoryKeys::new());
-        let layer = IdempotencyLayer::new(keys, Policy::ietf(Scope::single_tenant()));
-        let (parts, body) = Request::new(Full::<Bytes>::default()).into_parts();
-        let size = size_of_val(&layer.layer(handler).answer(parts, body));
-        assert!(size < 1000, "{size} bytes");
-    }
-}

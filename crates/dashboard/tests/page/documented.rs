@@ -23,17 +23,14 @@ fn documented(page: &str) -> BTreeSet<String> {
 
 /// The routes of the API, as they are written.
 fn served(source: &str) -> BTreeSet<String> {
-    let routes = source.lines().filter_map(|line| line.trim().strip_prefix(".route(\""));
+    let routes = source.lines().filter_map(|line| line.trim().strip_prefix("(\"/api/"));
     let request = |route: &str| {
         let (path, handler) = route.split_once('"')?;
         let method = if handler.contains("post(") { "POST" } else { "GET" };
-        let place = if handler.contains("overview::history") || !handler.contains("overview::") {
-            "/api/pipelines/NAME"
-        } else {
-            "/api"
-        };
-        let path = path.replace("{id}", "ID").replace("{key}", "KEY");
-        handler.contains("api::").then(|| format!("{method} {place}{path}"))
+        let names = [("{pipeline}", "NAME"), ("{id}", "ID"), ("{key}", "KEY")];
+        let path =
+            names.iter().fold(path.to_owned(), |path, (name, word)| path.replace(name, word));
+        Some(format!("{method} /api/{path}"))
     };
     routes.filter_map(request).collect()
 }
