@@ -110,7 +110,8 @@ impl Dashboard {
     }
 
     /// Looks at the pipelines again and again, for the charts. Without it that begins with the first
-    /// visitor. It looks seldom enough to take no more than a twentieth of one connection's time.
+    /// visitor. It looks seldom enough to take no more than a twentieth of one connection's time, but
+    /// at least every ten seconds.
     pub async fn watch(&self) {
         sampler::run(self.clone()).await;
     }

@@ -26,6 +26,9 @@ const EVERY: Duration = Duration::from_secs(2);
 /// How much longer than a look the pause after it is: pages must not slow relays down.
 const LEISURE: u32 = 20;
 
+/// After a look that took long, because the database was busy, nobody waits longer for the next.
+const SELDOM: Duration = Duration::from_secs(10);
+
 /// One look at a pipeline.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
@@ -201,7 +204,7 @@ async fn look_at_all(
         let Some(sampler) = sampler.upgrade() else { return false };
         sampler.keep(pipeline, look);
     }
-    sleep(EVERY.max(began.elapsed() * LEISURE)).await;
+    sleep(EVERY.max(began.elapsed() * LEISURE).min(SELDOM)).await;
     sampler.strong_count() > 0
 }
 
