@@ -1,7 +1,7 @@
 //! What is documented is what is emitted: every metric with its labels, by the processes that emit it.
 
 #![cfg(all(feature = "page", feature = "postgres", feature = "proxy"))]
-#![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests may panic")]
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 #[path = "../proxy/client.rs"]
 #[allow(dead_code, reason = "other tests need more of it")]
