@@ -10,6 +10,34 @@ use crate::shell;
 /// seen to by `tests/commands.rs` as well.
 const ELSEWHERE: &[(&str, &str, &str, &str, &str)] = &[
     (
+        "docs/operate.md",
+        "install -o root ",
+        "it needs the package",
+        "tests/packaging.rs",
+        "the_service_and_nobody_else_may_read_its_configuration",
+    ),
+    (
+        "docs/operate.md",
+        "systemctl ",
+        "it needs systemd",
+        "tests/packaging.rs",
+        "the_debian_package_names_only_files_that_exist",
+    ),
+    (
+        "docs/operate.md",
+        "export SEMEL_API_TOKEN",
+        "docker compose reads it",
+        "tests/packaging.rs",
+        "the_image_and_its_neighbours_name_only_files_that_exist",
+    ),
+    (
+        "docs/operate.md",
+        "docker compose ",
+        "there may be no container engine",
+        "tests/packaging.rs",
+        "the_image_and_its_neighbours_name_only_files_that_exist",
+    ),
+    (
         "README.md",
         "cargo run --release -- demo",
         "cargo would build it",
