@@ -173,7 +173,7 @@ async fn a_relay_that_looks_seldom_is_woken_by_a_notification() {
     execute(&url, insert).await;
     let unnoticed = !arrives(Duration::from_secs(1)).await;
     execute(&url, "notify semel_outbox").await;
-    let woken = arrives(Duration::from_secs(20)).await;
+    let woken = arrives(Duration::from_secs(2)).await;
     relay.kill().unwrap();
     relay.wait().unwrap();
     let name = url.rsplit_once('/').unwrap().1;

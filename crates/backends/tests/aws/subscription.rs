@@ -118,6 +118,8 @@ impl<const FIFO: bool> SourceProbe for Reading<FIFO> {
 }
 
 impl<const FIFO: bool> SubscriptionProbe for Reading<FIFO> {
+    const HANDOVER: Duration = Duration::from_secs(30);
+
     async fn dead_letters(&self) -> Result<Vec<DeadLetter>, Skip> {
         let letter = |mut message: Received| {
             let attributes = message.message_attributes.as_mut();

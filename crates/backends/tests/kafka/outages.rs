@@ -74,7 +74,9 @@ async fn a_frozen_broker_is_an_outage_and_passes() {
 
     let held = Arc::clone(&server);
     blocking(move || held.thaw()).await;
+    let thawed = Instant::now();
     confirmed_at_last(&sink, &batch).await;
+    assert!(thawed.elapsed() < Duration::from_secs(3), "{:?}", thawed.elapsed());
     // What was under way when the broker froze may come late: as a duplicate, never as a first.
     let first = topics::first_arrivals(server.address(), &topic, "a").await;
     assert_eq!(first, [0, 1, 2]);
@@ -106,7 +108,7 @@ async fn a_broker_that_is_killed_and_restarted_loses_and_doubles_nothing() {
     .await;
     let back = Instant::now();
     confirmed_at_last(&sink, &messages(&topic, [event("b", 0)])).await;
-    assert!(back.elapsed() < LONG / 3, "{:?}", back.elapsed());
+    assert!(back.elapsed() < Duration::from_secs(2), "{:?}", back.elapsed());
     writing.await.unwrap();
     let arrived = topics::read(server.address(), &[&topic]).await;
     let lane = numbers(arrived.iter().filter(|event| event.aggregate_id == "a"));

@@ -12,8 +12,7 @@ use tokio::time::timeout;
 
 use super::{Database, database};
 
-/// Shorter than anybody waits for a lock, which is 50 s.
-const MOMENT: Duration = Duration::from_secs(40);
+const MOMENT: Duration = Duration::from_secs(5);
 
 fn keyed(number: u64, key: &str) -> Event {
     event("a", number).with_idempotency_key(key)

@@ -38,7 +38,7 @@ async fn no_acknowledgement_in_time_is_an_outage() {
     let began = Instant::now();
     let failure = timeout(PATIENCE, stream.sink.check()).await.unwrap().unwrap_err();
     assert_eq!(failure.fault(), Fault::Unavailable);
-    assert!(began.elapsed() < Duration::from_secs(15), "a probe is bounded");
+    assert!(began.elapsed() < Duration::from_secs(7), "a probe is bounded");
     stream.proxy.swallow_replies(false);
     until_confirmed(&stream.sink, &stream.name, events("a", 0..3)).await;
 }

@@ -21,7 +21,7 @@ use crate::workload::{
 /// through the sink of the same broker.
 pub trait SubscriptionProbe: SourceProbe {
     /// How long it may take until another member gets what a member gave back by `close`.
-    const HANDOVER: Duration = Duration::from_secs(30);
+    const HANDOVER: Duration = Duration::from_secs(10);
 
     /// Everything in the place of dead letters.
     ///
