@@ -18,6 +18,13 @@ browser_programs=(
   "chromedriver:chromium-driver|chromium-chromedriver"
 )
 
+# To build OpenSSL takes minutes: where everything is built from nothing, that of the system will do.
+! in_ci || build_programs+=(pkg-config:pkgconf openssl_headers:libssl-dev)
+have_openssl_headers() { pkg-config --exists openssl 2>/dev/null; }
+use_openssl_of_the_system() {
+  ! in_ci || ! have_openssl_headers || export OPENSSL_NO_VENDOR=1
+}
+
 # OpenSSL's build needs more of Perl than every system has.
 have_perl() { perl -MFile::Compare -MFindBin -MIPC::Cmd -e 1 2>/dev/null; }
 

@@ -1,5 +1,4 @@
 //! `semel demo` as its users run it.
-#![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests")]
 
 use std::process::{Command, Output};
 

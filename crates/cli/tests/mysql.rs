@@ -1,7 +1,6 @@
 //! The same commands against a MySQL or MariaDB server.
 
 #![cfg(feature = "mysql")]
-#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 use std::fs;
 use std::path::Path;

@@ -1,9 +1,5 @@
 //! `semel migrate`, `relay`, `status`, `events` and `dead`, as their users run them.
 
-#![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests may panic")]
-
-mod shop;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -13,22 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use sqlx::{Connection, SqliteConnection};
 
-use self::shop::{Shop, all, lines};
-
-impl Shop {
-    /// Plain SQL, as a service in any language would write it.
-    fn insert(&self, aggregate: &str, payload: &str) {
-        let sql = "INSERT INTO semel_outbox (aggregate_type, aggregate_id, event_type, payload) \
-                   VALUES ('order', ?, 'OrderPlaced', ?)";
-        let url = format!("sqlite://{}", self.file("shop.db").display());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut connection = SqliteConnection::connect(&url).await.unwrap();
-            let insert = sqlx::query(sql).bind(aggregate).bind(payload);
-            insert.execute(&mut connection).await.unwrap();
-        });
-    }
-}
+use crate::shop::{Shop, all, lines};
 
 fn payloads(events: &[Value]) -> Vec<i64> {
     events.iter().map(|event| event["payload"].as_i64().unwrap()).collect()

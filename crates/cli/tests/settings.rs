@@ -1,9 +1,5 @@
 //! What the configuration says about a relay is what the relay does.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
-
-mod shop;
-
 use std::fs;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -11,56 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
-use self::shop::Shop;
-
-impl Shop {
-    fn execute(&self, sql: &str) {
-        let url = format!("sqlite://{}", self.file("shop.db").display());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut connection = SqliteConnection::connect(&url).await.unwrap();
-            sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
-        });
-    }
-
-    fn insert(&self, aggregate: &str, payload: &str) {
-        self.execute(&format!(
-            "INSERT INTO semel_outbox (aggregate_type, aggregate_id, event_type, payload)
-             VALUES ('order', '{aggregate}', 'OrderPlaced', '{payload}')"
-        ));
-    }
-
-    fn count(&self, state: &str) -> Value {
-        self.json(&["status"])[0][state].clone()
-    }
-
-    /// A relay that goes on, with its log in a file.
-    fn relay(&self) -> Running {
-        let log = fs::File::create(self.file("log")).unwrap();
-        Running(self.command(&["relay"]).stdout(Stdio::null()).stderr(log).spawn().unwrap())
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.file("log")).unwrap()
-    }
-
-    fn wait_until(&self, what: &str, is_so: impl Fn() -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !is_so() {
-            assert!(Instant::now() < deadline, "never: {what}\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
+use crate::shop::Shop;
 
 const RETENTION: &str = "[retention]\nkeep = \"0s\"\nevery = \"1s\"\nchunk = 2";
 

@@ -1,9 +1,5 @@
 //! `semel send`, `replay` and `clean`, as their users run them.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
-
-mod shop;
-
 use std::fs;
 use std::io::Write;
 use std::process::Stdio;
@@ -15,7 +11,7 @@ use semel_relay::{Consumer, Stop, handler_fn};
 use serde_json::{Value, json};
 use sqlx::{Connection, SqliteConnection};
 
-use self::shop::{Shop, all, lines};
+use crate::shop::{Shop, all, lines};
 
 const ORDER: [&str; 9] = [
     "send",
@@ -43,21 +39,14 @@ impl Shop {
         self.json(&["events", "show", id, "--payload"])
     }
 
-    fn count(&self, state: &str) -> Value {
-        self.json(&["status"])[0][state].clone()
-    }
-
     /// Many events at once, as a service would write them.
     fn insert_many(&self, count: usize) {
         let sql = "INSERT INTO semel_outbox (aggregate_type, aggregate_id, event_type, payload) \
                    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) \
                    SELECT 'order', i, 'OrderPlaced', CAST(i AS TEXT) FROM n";
-        let url = format!("sqlite://{}", self.file("shop.db").display());
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut connection = SqliteConnection::connect(&url).await.unwrap();
+        self.ask(async |connection| {
             let insert = sqlx::query(sql).bind(i64::try_from(count).unwrap());
-            insert.execute(&mut connection).await.unwrap();
+            insert.execute(connection).await.unwrap();
         });
     }
 }

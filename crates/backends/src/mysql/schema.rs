@@ -21,9 +21,9 @@ const MIGRATIONS: &[Migration] = &[
         down: include_str!("migrations/0002_consumers.down.sql"),
     },
     Migration {
-        name: "0003_polling",
-        sql: include_str!("migrations/0003_polling.sql"),
-        down: include_str!("migrations/0003_polling.down.sql"),
+        name: "0003_polling_beside_0002",
+        sql: include_str!("migrations/0003_polling_beside_0002.sql"),
+        down: include_str!("migrations/0003_polling_beside_0002.down.sql"),
     },
 ];
 
@@ -53,7 +53,7 @@ struct Migration {
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let pool = MySqlPool::connect("mysql://shop:secret@localhost/shop").await?;
-/// assert_eq!(migrate(&pool).await?, ["0001_tables", "0002_consumers", "0003_polling"]);
+/// assert_eq!(migrate(&pool).await?, ["0001_tables", "0002_consumers", "0003_polling_beside_0002"]);
 /// # Ok(()) }
 /// ```
 pub async fn migrate(pool: &MySqlPool) -> Result<Vec<&'static str>, Failure> {

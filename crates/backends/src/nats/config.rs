@@ -59,7 +59,10 @@ impl NatsConfig {
             return Err(wrong());
         }
         let servers = urls.split(',').map(|url| ServerAddr::from_str(url.trim()));
-        let servers = servers.collect::<Result<_, _>>().map_err(|_| wrong())?;
+        let servers = servers.collect::<Result<Vec<_>, _>>().map_err(|_| wrong())?;
+        if servers.iter().any(|server| server.host().is_empty()) {
+            return Err(wrong());
+        }
         let (login, ca_file, stream) = (None, None, None);
         let (format, timeout) = (Format::default(), Duration::from_secs(25));
         Ok(Self { servers, login, ca_file, stream, format, timeout })

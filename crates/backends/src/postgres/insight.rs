@@ -34,8 +34,10 @@ from semel.member m cross join lateral (select array(
     where s.pipeline = m.pipeline and s.owner = m.member and s.until > now() order by s.share) as held) s
 where m.pipeline = $1 and m.until > now() order by s.held = '{}', m.member limit 100";
 
+/// One that is being made, which may wait for others' transactions, tells nothing yet.
 const SLOT: &str = "\
-select slot_name::text, active, pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint
+select slot_name::text, active and confirmed_flush_lsn is not null,
+    pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint
 from pg_replication_slots
 where database = current_database() and starts_with(slot_name::text, $1)
 order by active desc limit 1";

@@ -27,9 +27,9 @@ const MIGRATIONS: &[Migration] = &[
         down: include_str!("migrations/0003_claimants.down.sql"),
     },
     Migration {
-        name: "0004_polling",
-        sql: include_str!("migrations/0004_polling.sql"),
-        down: include_str!("migrations/0004_polling.down.sql"),
+        name: "0004_polling_beside_0003",
+        sql: include_str!("migrations/0004_polling_beside_0003.sql"),
+        down: include_str!("migrations/0004_polling_beside_0003.down.sql"),
     },
 ];
 

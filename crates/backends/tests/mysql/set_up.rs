@@ -6,7 +6,7 @@ use semel_core::{Fault, InboxStore};
 
 use super::{Database, database, unmigrated, url_of};
 
-const ALL: [&str; 3] = ["0001_tables", "0002_consumers", "0003_polling"];
+const ALL: [&str; 3] = ["0001_tables", "0002_consumers", "0003_polling_beside_0002"];
 
 #[tokio::test]
 async fn migrating_is_repeatable_and_tells_what_it_did() {

@@ -9,7 +9,7 @@ use semel_core::{Failure, Message, Published, Sink};
 use semel_relay::{Relay, Settings, Stop, Stopper};
 use tokio::task::JoinSet;
 
-use super::{Outcomes, median};
+use super::Outcomes;
 
 /// Rows of 200 bytes of payload, in transactions of ten thousand, with ids of so many days. Triggers
 /// are left out, which nobody who reads the rows can see.
@@ -55,32 +55,24 @@ async fn load(store: &PostgresStore, count: u64, loader: u64, days: u64) -> Outc
 
 /// Events per second from the first batch on, over the same number of events whatever the backlog
 /// is: from one backlog, or from a small one again and again.
-pub(super) async fn steady_rate(
-    store: &PostgresStore,
-    backlog: u64,
-    rounds: usize,
-) -> Outcomes<f64> {
+pub(super) async fn steady_rate(store: &PostgresStore, backlog: u64) -> Outcomes<f64> {
     const ALL: u32 = 180_000;
     let enough = ALL.min(u32::try_from(backlog / 10 * 9)?);
-    let mut rates = Vec::new();
-    for round in 0..rounds {
-        let (mut events, mut time) = (0, Duration::ZERO);
-        for pass in 0..ALL.div_ceil(enough) {
-            let pipeline = format!("steady {round} {pass} {:?}", Instant::now());
-            let source = store.source(&pipeline).await?;
-            let settings =
-                Settings { batch_events: 1_000, in_flight_events: 2_000, ..Settings::default() };
-            let (stopper, stop) = Stop::new();
-            let sink = Measured { progress: Arc::default(), enough, stopper: Arc::new(stopper) };
-            let relay = Relay::new(pipeline, source, sink.clone()).with_settings(settings);
-            relay.drain(stop).await?;
-            let progress = sink.progress.lock().map_err(|_| "a panic elsewhere")?;
-            events += progress.events;
-            time += progress.time;
-        }
-        rates.push(f64::from(events) / time.as_secs_f64());
+    let (mut events, mut time) = (0, Duration::ZERO);
+    for pass in 0..ALL.div_ceil(enough) {
+        let pipeline = format!("steady {pass} {:?}", Instant::now());
+        let source = store.source(&pipeline).await?;
+        let settings =
+            Settings { batch_events: 1_000, in_flight_events: 2_000, ..Settings::default() };
+        let (stopper, stop) = Stop::new();
+        let sink = Measured { progress: Arc::default(), enough, stopper: Arc::new(stopper) };
+        let relay = Relay::new(pipeline, source, sink.clone()).with_settings(settings);
+        relay.drain(stop).await?;
+        let progress = sink.progress.lock().map_err(|_| "a panic elsewhere")?;
+        events += progress.events;
+        time += progress.time;
     }
-    Ok(median(rates))
+    Ok(f64::from(events) / time.as_secs_f64())
 }
 
 /// Confirms everything, and stops the relay when it has seen enough.

@@ -4,46 +4,29 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use futures_util::TryStreamExt;
-use semel_backends::postgres::PostgresStore;
+use semel_backends::postgres::{PgPool, PostgresStore};
 use semel_core::{Failure, Limit, Message, Published, Sink, Source};
 use semel_relay::{Relay, Settings, Stop};
+use sqlx::AssertSqlSafe;
 
-use super::{Effort, Outcomes, backlog, fresh_store, median, per_second};
+use super::{Effort, Outcomes, backlog, median, per_second, store_in};
 
 const MEASURED: u64 = 500_000;
 
 pub(super) async fn measure(server: &str, effort: Effort) -> Outcomes<()> {
-    let store = fresh_store(server).await?;
-    let mut rates = Vec::new();
-    let mut backlog = 0;
     let largest = effort.backlog.max(MEASURED);
+    let mut stores = Vec::new();
     for size in [10_000, 100_000, MEASURED, largest] {
-        backlog::fill(&store, size - backlog, 1).await?;
-        backlog = size;
-        let steady = backlog::steady_rate(&store, size, effort.rounds).await?;
-        println!("backlog of {size}: {steady:.0} events/s");
-        rates.push(steady);
-        if size == MEASURED {
-            beside_copy(&store, drains(&store, size, effort.rounds).await?, effort.rounds).await?;
-        }
+        let store = store_in(server, &format!("semel_bench_{size}")).await?;
+        backlog::fill(&store, size, 1).await?;
+        stores.push((size, store));
     }
-    let (least, most) = rates
-        .iter()
-        .fold((f64::MAX, 0.0_f64), |(least, most), rate| (least.min(*rate), most.max(*rate)));
-    println!("slowest to fastest backlog: {:.2} (target 0.80)", least / most);
-    let last = drains(&store, largest, effort.rounds).await?;
-    println!("all of {largest}: {last:.0} events/s");
+    flatness(&stores, effort.rounds).await?;
+    beside_copy(&stores[2].1, effort.rounds).await?;
+    let (_, store) = &stores[3];
+    under_a_snapshot(store, largest, effort.rounds).await?;
 
-    let mut idle = store.pool().begin_with("begin isolation level repeatable read").await?;
-    sqlx::query("select count(*) from semel.cursor").execute(&mut *idle).await?;
-    let under = drains(&store, largest, effort.rounds).await?;
-    println!(
-        "under an idle snapshot: {under:.0} events/s (ratio {:.2}, target 0.80)",
-        under / last
-    );
-    idle.rollback().await?;
-
-    println!("an empty poll: {:?} (target 1 ms)", empty_poll(&store).await?);
+    println!("an empty poll: {:?} (target 1 ms)", empty_poll(store).await?);
     sqlx::query("select pg_stat_force_next_flush()").execute(store.pool()).await?;
     let dead: i64 = sqlx::query_scalar(
         "select n_dead_tup + n_tup_upd + n_tup_del from pg_stat_user_tables
@@ -53,33 +36,77 @@ pub(super) async fn measure(server: &str, effort: Effort) -> Outcomes<()> {
     .await?;
     println!("rows of the outbox that were changed or are dead: {dead} (target 0)");
     println!("resident memory at its highest: {} MiB (target 64)", peak_memory()? / 1024);
-    store.close().await;
+    let admin = PgPool::connect(server).await?;
+    for (size, store) in stores {
+        store.close().await;
+        let sql = AssertSqlSafe(format!("drop database semel_bench_{size} with (force)"));
+        sqlx::raw_sql(sql).execute(&admin).await?;
+    }
     Ok(())
 }
 
-pub(super) async fn drains(store: &PostgresStore, size: u64, rounds: usize) -> Outcomes<f64> {
-    let mut rates = Vec::new();
-    for round in 0..rounds {
-        let pipeline = format!("drain {size} {round} {:?}", Instant::now());
-        let source = store.source(&pipeline).await?;
-        let settings =
-            Settings { batch_events: 10_000, in_flight_events: 20_000, ..Settings::default() };
-        let began = Instant::now();
-        let relay = Relay::new(pipeline, source, Nowhere).with_settings(settings);
-        let report = relay.drain(Stop::never()).await?;
-        assert_eq!(report.published, size);
-        rates.push(per_second(size, began.elapsed()));
+/// Whether the rate depends on how much waits. The backlogs come in turn, so that a machine that is
+/// slow for a while is slow for all of them.
+async fn flatness(stores: &[(u64, PostgresStore)], rounds: usize) -> Outcomes<()> {
+    let mut rates = vec![Vec::new(); stores.len()];
+    for _ in 0..rounds {
+        for ((size, store), rates) in stores.iter().zip(&mut rates) {
+            rates.push(backlog::steady_rate(store, *size).await?);
+        }
     }
-    Ok(median(rates))
+    let (mut least, mut most) = (f64::MAX, 0.0_f64);
+    for ((size, _), rates) in stores.iter().zip(rates) {
+        let rate = median(rates);
+        println!("backlog of {size}: {rate:.0} events/s");
+        (least, most) = (least.min(rate), most.max(rate));
+    }
+    println!("slowest to fastest backlog: {:.2} (target 0.80)", least / most);
+    Ok(())
 }
 
-async fn beside_copy(store: &PostgresStore, drained: f64, rounds: usize) -> Outcomes<()> {
-    let mut copies = Vec::new();
+/// All of a backlog, and the same while somebody keeps an old snapshot, in turn.
+async fn under_a_snapshot(store: &PostgresStore, size: u64, rounds: usize) -> Outcomes<()> {
+    let (mut without, mut under) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
+        without.push(drained(store, size).await?);
+        let mut idle = store.pool().begin_with("begin isolation level repeatable read").await?;
+        sqlx::query("select count(*) from semel.cursor").execute(&mut *idle).await?;
+        under.push(drained(store, size).await?);
+        idle.rollback().await?;
+    }
+    let (without, under) = (median(without), median(under));
+    println!("all of {size}: {without:.0} events/s");
+    println!(
+        "under an idle snapshot: {under:.0} events/s (ratio {:.2}, target 0.80)",
+        under / without
+    );
+    Ok(())
+}
+
+/// Events per second, when all of them are published.
+pub(super) async fn drained(store: &PostgresStore, size: u64) -> Outcomes<f64> {
+    let pipeline = format!("drain {size} {:?}", Instant::now());
+    let source = store.source(&pipeline).await?;
+    let settings =
+        Settings { batch_events: 10_000, in_flight_events: 20_000, ..Settings::default() };
+    let began = Instant::now();
+    let relay = Relay::new(pipeline, source, Nowhere).with_settings(settings);
+    let report = relay.drain(Stop::never()).await?;
+    assert_eq!(report.published, size);
+    Ok(per_second(size, began.elapsed()))
+}
+
+async fn beside_copy(store: &PostgresStore, rounds: usize) -> Outcomes<()> {
+    let (mut drains, mut copies) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        drains.push(drained(store, MEASURED).await?);
         copies.push(per_second(MEASURED, copy(store).await?));
     }
-    let copied = median(copies);
-    println!("drain beside COPY ({copied:.0} rows/s): ratio {:.2} (target 0.50)", drained / copied);
+    let (drained, copied) = (median(drains), median(copies));
+    println!(
+        "drain of {MEASURED}: {drained:.0} events/s, COPY {copied:.0} rows/s (ratio {:.2}, target 0.50)",
+        drained / copied
+    );
     Ok(())
 }
 

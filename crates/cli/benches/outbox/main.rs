@@ -2,7 +2,7 @@
 //! limit or a peer measured in the same run. `./dev bench outbox`
 //!
 //! The server is that of `SEMEL_TEST_POSTGRES_URL`; the tables are made anew in its database
-//! `semel_bench`. Arguments: rounds (3), seconds per measurement of writers (5), largest backlog (5000000);
+//! `semel_bench`, and each backlog in one of its own. Arguments: rounds (3), seconds per measurement of writers (5), largest backlog (5000000);
 //! and `writers`, `drain`, `partitions` or `latency` for only one of the parts.
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
@@ -18,6 +18,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use semel_backends::postgres::{PgPool, PostgresConfig, PostgresStore};
+use sqlx::AssertSqlSafe;
 
 type Outcomes<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -59,14 +60,22 @@ async fn main() -> Outcomes<()> {
     Ok(())
 }
 
+/// New tables in the database of the benchmark.
 async fn fresh_store(server: &str) -> Outcomes<PostgresStore> {
+    store_in(server, "semel_bench").await
+}
+
+async fn store_in(server: &str, database: &str) -> Outcomes<PostgresStore> {
     let admin = PgPool::connect(server).await?;
-    sqlx::raw_sql("drop database if exists semel_bench with (force)").execute(&admin).await?;
-    sqlx::raw_sql("create database semel_bench").execute(&admin).await?;
+    for sql in ["drop database if exists", "create database"] {
+        let forced = if sql.starts_with("drop") { "with (force)" } else { "" };
+        let sql = AssertSqlSafe(format!("{sql} {database} {forced}"));
+        sqlx::raw_sql(sql).execute(&admin).await?;
+    }
     admin.close().await;
     let base = server.rsplit_once('/').map_or(server, |(base, _)| base);
-    let store =
-        PostgresConfig::new(&format!("{base}/semel_bench"))?.connections(80).connect().await?;
+    let config = PostgresConfig::new(&format!("{base}/{database}"))?;
+    let store = config.connections(80).connect().await?;
     store.migrate().await?;
     Ok(store)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Effort, Outcomes, backlog, drain, fresh_store};
+use super::{Effort, Outcomes, backlog, drain, fresh_store, median};
 
 const DAYS: u64 = 30;
 const EVENTS: u64 = 300_000;
@@ -32,8 +32,11 @@ async fn layout(server: &str, effort: Effort, divided: bool) -> Outcomes<(f64, D
         sqlx::raw_sql(PAST).execute(store.pool()).await?;
     }
     backlog::fill(&store, EVENTS, DAYS).await?;
-    let drained = drain::drains(&store, EVENTS, effort.rounds).await?;
+    let mut drains = Vec::new();
+    for _ in 0..effort.rounds {
+        drains.push(drain::drained(&store, EVENTS).await?);
+    }
     let poll = drain::empty_poll(&store).await?;
     store.close().await;
-    Ok((drained, poll))
+    Ok((median(drains), poll))
 }

@@ -147,7 +147,7 @@ pub(super) async fn connect(
     let member = database.member(&name, coordination.shares(), lease)?;
     let mut shared = Vec::new();
     for sink in sinks {
-        shared.push((sink.name, sink.connect.for_shares().await?));
+        shared.push((sink.name, sink.connect.for_shares(drain).await?));
     }
     let routing = Arc::new(routing);
     let alert = match alert {

@@ -10,7 +10,7 @@ use semel_backends::ndjson::{FileSink, StdoutSink};
 use semel_core::coordination::Share;
 #[cfg(feature = "sinks")]
 use semel_core::wire::Format;
-use semel_core::{Failure, Schedule, Sink, Topic};
+use semel_core::{Failure, Fault, Schedule, Sink, Topic};
 
 use super::{Connecting, ReadSink, arrivals_in};
 use crate::config::Section;
@@ -65,12 +65,20 @@ impl ConnectSink {
         (self.connect)()
     }
 
-    /// For the shares of a pipeline: one for all of them, unless each must have its own.
-    pub(crate) async fn for_shares(&self) -> Result<ShareSinks, Failure> {
-        Ok(match &self.share {
-            Some(connect) => ShareSinks::Each(Arc::clone(connect)),
-            None => ShareSinks::Same(self.connect().await?),
-        })
+    /// For the shares of a pipeline: one for all of them, unless each must have its own. Of a sink that
+    /// is away each share waits for its own, so that the other pipelines need not.
+    pub(crate) async fn for_shares(&self, drain: bool) -> Result<ShareSinks, Failure> {
+        if let Some(connect) = &self.share {
+            return Ok(ShareSinks::Each(Arc::clone(connect)));
+        }
+        match self.connect().await {
+            Ok(sink) => Ok(ShareSinks::Same(sink)),
+            Err(failure) if failure.fault() == Fault::Unavailable && !drain => {
+                let connect = Arc::clone(&self.connect);
+                Ok(ShareSinks::Each(Arc::new(move |_, _| connect())))
+            }
+            Err(failure) => Err(failure),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use super::shop::Shop;
+use crate::shop::Shop;
 
 /// An endpoint that has moved, until it is back; gives its address.
 fn endpoint(is_back: &Arc<AtomicBool>) -> String {
@@ -45,13 +45,13 @@ fn a_pipeline_that_fails_is_tried_again_while_the_others_go_on() {
          allow = [\"127.0.0.1\"]\n[pipeline.hooks]\nfrom = \"orders\"\nto = \"hook\"\n",
         endpoint(&is_back)
     ));
-    shop.insert("1", "First");
+    shop.insert_of_type("1", "First");
     let mut relay = shop.relay();
     shop.wait_until("it says so", || {
         shop.read("log").contains("it stopped and is tried again in 2s; the other pipelines go on")
     });
     assert!(shop.read("log").contains("E-WEBHOOK-MOVED"), "{}", shop.read("log"));
-    shop.insert("1", "Second");
+    shop.insert_of_type("1", "Second");
     shop.wait_until("the other one publishes", || shop.read("events.ndjson").contains("Second"));
     assert!(relay.0.try_wait().unwrap().is_none());
 

@@ -1,6 +1,6 @@
 //! Changing many events at once.
 
-use super::shop::Shop;
+use crate::shop::Shop;
 
 fn with_dead_letters(count: usize) -> Shop {
     let shop = Shop::new();

@@ -10,11 +10,10 @@ use std::time::Duration;
 use semel_dashboard::paths;
 use serde_json::Value;
 
-use super::Running;
 use super::secrets::{MARKER, SINKS, is_silent, secrets_of};
 #[cfg(feature = "postgres")]
-use super::server::Server;
-use super::shop::{Shop, all};
+use crate::servers::server::Server;
+use crate::shop::{Running, Shop, all};
 
 /// Sinks that are opened without a broker. A relay does not start while one of the others is away: what it
 /// says then is tried in `secrets.rs`.
@@ -24,7 +23,7 @@ const STARTED_ALONE: [&str; 4] = ["sqs", "sns", "eventbridge", "webhook"];
 #[test]
 fn no_secret_of_a_running_relay_is_ever_said() {
     let shop = Shop::new();
-    shop.insert("1", "OrderPlaced");
+    shop.insert_of_type("1", "OrderPlaced");
     let schema: Value = serde_json::from_str(&shop.expect(0, &["config", "schema"])).unwrap();
     let access = &schema["properties"]["http"]["properties"]["access"]["additionalProperties"];
     assert_eq!(secrets_of(access), BTreeSet::from(["token".into()]));

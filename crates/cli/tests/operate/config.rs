@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::shop::{Shop, all};
+use crate::shop::{Shop, all};
 
 #[test]
 fn a_mistake_is_shown_with_its_line_and_a_mark_and_without_its_value() {
@@ -30,7 +30,7 @@ fn a_folder_is_one_configuration() {
     fs::write(shop.file("conf/20-rest.toml"), rest).unwrap();
     fs::write(shop.file("conf/.20-rest.toml.swp"), "[broken").unwrap();
     fs::write(shop.file("conf/notes.txt"), "[broken").unwrap();
-    shop.insert("42", "OrderPlaced");
+    shop.insert_of_type("42", "OrderPlaced");
     shop.expect(0, &["relay", "--config", "conf", "--drain"]);
     assert_eq!(shop.published().len(), 1);
 
@@ -125,7 +125,7 @@ fn the_configuration_of_the_compose_file_is_right() {
     let without = command.output().unwrap();
     assert!(!without.status.success(), "everybody on the network would be let in");
     let output = command.env("SEMEL_API_TOKEN", "0123456789abcdef").output().unwrap();
-    assert!(output.status.success(), "{}", super::shop::all(&output));
+    assert!(output.status.success(), "{}", crate::shop::all(&output));
 }
 
 /// The command that the compose file asks in vain when there is no relay, or no token.

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::shop::{Shop, all};
+use crate::shop::{Shop, all};
 
 #[test]
 fn a_first_configuration_is_right_and_never_overwrites() {
@@ -21,7 +21,7 @@ fn a_first_configuration_is_right_and_never_overwrites() {
     let sink = "type = \"file\"\npath = \"events.ndjson\"\n\n";
     fs::write(shop.file("semel.toml"), format!("{}{sink}{}", &text[..begin], &text[end..]))
         .unwrap();
-    shop.insert("42", "OrderPlaced");
+    shop.insert_of_type("42", "OrderPlaced");
     for arguments in [&["config", "check"][..], &["config", "test"], &["relay", "--drain"]] {
         let output =
             shop.command(arguments).env("DATABASE_URL", "sqlite://shop.db").output().unwrap();

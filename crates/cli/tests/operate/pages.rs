@@ -1,6 +1,6 @@
 //! Help, completions, manual page; colours.
 
-use super::shop::Shop;
+use crate::shop::Shop;
 
 #[test]
 fn the_first_page_of_help_is_grouped_and_short() {
@@ -25,7 +25,7 @@ fn completions_and_manual_page_name_the_commands() {
 #[test]
 fn nothing_that_is_piped_has_colours() {
     let shop = Shop::new();
-    shop.insert("1", "A");
+    shop.insert_of_type("1", "A");
     let output = shop.command(&["relay", "--drain"]).env("NO_COLOR", "1").output().unwrap();
     assert!(output.status.success());
     let text = [output.stdout, output.stderr].concat();

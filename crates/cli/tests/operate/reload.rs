@@ -2,14 +2,14 @@
 
 use std::fs;
 
-use super::shop::{Shop, lines};
+use crate::shop::{Shop, lines};
 
 #[test]
 fn a_relay_goes_over_to_a_new_configuration_and_loses_nothing() {
     let shop = Shop::new();
     shop.configure("");
     for number in 0..200 {
-        shop.insert(&(number % 5).to_string(), &format!("E{number}"));
+        shop.insert_of_type(&(number % 5).to_string(), &format!("E{number}"));
     }
     let relay = shop.relay();
     shop.wait_until("the first come", || !shop.published().is_empty());
@@ -17,7 +17,7 @@ fn a_relay_goes_over_to_a_new_configuration_and_loses_nothing() {
     shop.write_config(&other);
     relay.signal("HUP");
     shop.wait_until("it holds", || shop.read("log").contains("the new configuration holds"));
-    shop.insert("9", "Late");
+    shop.insert_of_type("9", "Late");
     shop.wait_until("the late one comes there", || shop.read("other.ndjson").contains("Late"));
 
     let (before, after) = (shop.published(), lines(&shop.read("other.ndjson")));
@@ -37,14 +37,14 @@ fn one_change_after_another_loses_and_repeats_nothing() {
     let relay = shop.relay();
     shop.wait_until("started", || shop.read("log").contains("relay started"));
     for round in 0..6 {
-        shop.insert("1", &format!("E{round}"));
+        shop.insert_of_type("1", &format!("E{round}"));
         let line = if round % 2 == 0 { "key = \"{aggregate_id}\"\n" } else { "" };
         shop.write_config(&format!("{right}{line}"));
         relay.signal("HUP");
         let times = || shop.read("log").matches("the new configuration holds").count();
         shop.wait_until("it holds", || times() == round + 1);
     }
-    shop.insert("1", "Last");
+    shop.insert_of_type("1", "Last");
     shop.wait_until("the last one comes", || shop.read("events.ndjson").contains("Last"));
     let types: Vec<_> =
         shop.published().iter().map(|one| one["event_type"].as_str().unwrap().to_owned()).collect();
@@ -70,7 +70,7 @@ fn a_wrong_configuration_is_refused_and_the_old_one_goes_on() {
     }
     let log = shop.read("log");
     assert!(log.contains("did you mean \"out\"?") && log.contains("E-FILE-OPEN"), "{log}");
-    shop.insert("1", "Still");
+    shop.insert_of_type("1", "Still");
     shop.wait_until("it still publishes", || shop.read("events.ndjson").contains("Still"));
     assert!(relay.0.try_wait().unwrap().is_none());
 }
@@ -86,7 +86,7 @@ fn what_did_not_change_is_not_disturbed_and_what_is_gone_stops() {
     shop.write_config(&format!("{right}{second}"));
     relay.signal("HUP");
     shop.wait_until("one more", || shop.read("log").contains("kept=1 stopped=0 started=1"));
-    shop.insert("1", "Both");
+    shop.insert_of_type("1", "Both");
     shop.wait_until("both", || {
         ["events.ndjson", "more.ndjson"].iter().all(|file| shop.read(file).contains("Both"))
     });
@@ -94,7 +94,7 @@ fn what_did_not_change_is_not_disturbed_and_what_is_gone_stops() {
     relay.signal("HUP");
     shop.wait_until("one less", || shop.read("log").contains("kept=1 stopped=1 started=0"));
     shop.wait_until("it ended", || shop.read("log").contains("relay ended"));
-    shop.insert("1", "One");
+    shop.insert_of_type("1", "One");
     shop.wait_until("one", || shop.read("events.ndjson").contains("One"));
     assert!(!shop.read("more.ndjson").contains("One"));
 }

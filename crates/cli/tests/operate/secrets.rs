@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Running;
-use super::shop::{Shop, all};
+use crate::shop::{Running, Shop, all};
 
 pub(super) const MARKER: &str = "c4n4ry5ecret";
 
@@ -68,7 +67,7 @@ pub(super) fn secrets_of(schema: &Value) -> BTreeSet<String> {
 #[test]
 fn no_secret_of_a_sink_is_ever_said() {
     let shop = Shop::new();
-    shop.insert("1", "OrderPlaced");
+    shop.insert_of_type("1", "OrderPlaced");
     let schema: Value = serde_json::from_str(&shop.expect(0, &["config", "schema"])).unwrap();
     let kinds = schema["properties"]["sink"]["additionalProperties"]["oneOf"].as_array().unwrap();
     let mut relays = Vec::new();

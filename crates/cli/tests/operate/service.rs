@@ -7,8 +7,7 @@ use std::process::{ChildStderr, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use super::Running;
-use super::shop::Shop;
+use crate::shop::{Running, Shop};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -114,7 +113,7 @@ fn one_that_stands_by_says_so_and_is_alive() {
 #[test]
 fn one_that_waits_for_the_broker_says_so_and_is_alive() {
     let shop = Shop::new();
-    shop.insert("1", "OrderPlaced");
+    shop.insert_of_type("1", "OrderPlaced");
     shop.write_config(
         "[source.orders]\nurl = 'sqlite://shop.db'\n[sink.out]\ntype = 'webhook'\n\
          url = 'https://127.0.0.1:1/'\nallow = ['127.0.0.1']\n\

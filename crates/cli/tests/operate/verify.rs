@@ -6,11 +6,11 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use super::shop::Shop;
+use crate::shop::Shop;
 
 fn shop_with(events: &[&str]) -> Shop {
     let shop = Shop::new();
-    events.iter().for_each(|name| shop.insert("1", name));
+    events.iter().for_each(|name| shop.insert_of_type("1", name));
     shop.expect(0, &["relay", "--drain"]);
     shop
 }
@@ -27,7 +27,7 @@ fn counts(verdict: &Value) -> [usize; 3] {
 #[test]
 fn what_arrived_is_compared_with_the_outbox() {
     let shop = shop_with(&["A", "B", "C", "D"]);
-    shop.insert("1", "Waits");
+    shop.insert_of_type("1", "Waits");
     let received = ["--received", "events.ndjson"];
     let good = verdict(&shop, 0, &received);
     assert_eq!(counts(&good), [0, 0, 0]);
@@ -109,8 +109,8 @@ fn the_sink_itself_is_compared_with_the_outbox() {
 fn events_that_are_passed_over_are_not_missed() {
     let shop = Shop::new();
     shop.configure("event_types = [\"Order*\"]");
-    shop.insert("1", "OrderPlaced");
-    shop.insert("1", "Other");
+    shop.insert_of_type("1", "OrderPlaced");
+    shop.insert_of_type("1", "Other");
     shop.expect(0, &["relay", "--drain"]);
     assert_eq!(counts(&verdict(&shop, 0, &["--received", "events.ndjson"])), [0, 0, 0]);
 }

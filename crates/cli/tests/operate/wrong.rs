@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::shop::{Shop, all};
+use crate::shop::{Shop, all};
 
 /// Where a line goes in the smallest configuration.
 #[derive(Clone, Copy)]
@@ -165,6 +165,7 @@ const BROKERS: &[(In, &str, &str)] = if cfg!(feature = "full") { &[
     (Sink, "type = 'rabbitmq'\nurl = 'amqp://b'\ndeclare_queue = 'orders'", "must be a table, not a string; write { KEY = VALUE }"),
     (Sink, "type = 'rabbitmq'\nurl = 'amqp://b'\ndeclare_queue = { type = 'quorum' }", "needs the key \"name\""),
     (Sink, "type = 'nats'\nurl = 'amqp://b'", "write nats://user:password@host:4222"),
+    (Sink, "type = 'nats'\nurl = 'nats://'", "write nats://user:password@host:4222"),
     (Sink, "type = 'nats'\nurl = 'nats://b'\ncreate_stream = { name = 'x' }", "needs a list such as [\"order.>\"]"),
     (Sink, "type = 'nats'\nurl = 'nats://b'\ncreate_stream = { name = 'x', subjects = ['x'], replicas = 9 }", "must be from 1 to 5, not 9"),
     (Sink, "type = 'nats'\nurl = 'nats://b'\nformat = 'json'", "there is plain, cloudevents"),

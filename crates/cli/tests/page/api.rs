@@ -1,8 +1,8 @@
 //! Commands that ask a running relay instead of its database: by the rules of its page.
 
-use crate::relay::Relay;
+use super::relay::Relay;
+use super::shop_with_dead_letters;
 use crate::shop::Shop;
-use crate::shop_with_dead_letters;
 
 const TOKENS: &str = "\
 [http.access.vera]\nrole = \"viewer\"\ntoken = \"the token of the viewer\"\n\

@@ -8,7 +8,7 @@ use semel_core::EventId;
 use semel_testkit::services::{Service, service};
 use serde_json::Value;
 
-use crate::relay::Relay;
+use super::relay::Relay;
 use crate::shop::Shop;
 
 const FILL: &str = "\

@@ -3,8 +3,8 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::browser::Browser;
-use crate::relay::{Relay, large, leave_traces, write};
+use super::browser::Browser;
+use super::relay::{Relay, large, leave_traces, write};
 use crate::shop::Shop;
 
 #[test]

@@ -12,7 +12,7 @@ use semel_core::EventId;
 use semel_testkit::services::{Private, Service, service};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::browser::Browser;
+use super::browser::Browser;
 use crate::shell;
 
 /// All that is typed, with what says where the servers are and what installs the program.

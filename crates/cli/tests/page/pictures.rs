@@ -1,12 +1,12 @@
-//! The pictures of the documentation: `SEMEL_PICTURES=docs/images cargo test -p semel-cli --test page
+//! The pictures of the documentation: `SEMEL_PICTURES=docs/images cargo test -p semel-cli --test main page
 //! -- --ignored pictures`.
 
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::browser::Browser;
-use crate::relay::{Relay, large, write};
+use super::browser::Browser;
+use super::relay::{Relay, large, write};
 use crate::shop::Shop;
 
 #[test]

@@ -3,7 +3,7 @@
 #[cfg(feature = "redis")]
 use std::process::Command;
 
-use semel_testkit::services::{Service, service};
+use semel_testkit::services::{Private, Service, service};
 
 use crate::shop::Shop;
 
@@ -154,4 +154,34 @@ fn redis() {
     let payloads: Vec<_> = entries.as_array().unwrap().iter().map(payload).collect();
     assert_eq!(payloads, in_order());
     verify(&shop, "redis", EVENTS);
+}
+
+/// A broker that is away when the relay starts keeps nobody else waiting, and is used when it comes.
+#[cfg(all(feature = "nats", feature = "redis"))]
+#[test]
+fn a_broker_that_is_away_at_the_start_is_waited_for() {
+    let stream = "create_stream = { name = \"shop\", subjects = [\"shop\"] }";
+    for (server, kind, more) in [(Service::Redis, "redis", ""), (Service::Nats, "nats", stream)] {
+        let Some(broker) = Private::start(server) else { continue };
+        broker.kill();
+        let shop = Shop::new();
+        shop.write_config(&format!(
+            "[source.orders]\nurl = \"sqlite://shop.db\"\n\
+             [sink.out]\ntype = \"{kind}\"\nurl = \"{}\"\n{more}\n\
+             [sink.file]\ntype = \"file\"\npath = \"events.ndjson\"\n\
+             [pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\ntopic = \"shop\"\nlease = \"1s\"\n\
+             [pipeline.other]\nfrom = \"orders\"\nto = \"file\"\n",
+            broker.address()
+        ));
+        shop.insert("42", "1");
+        shop.refused(69, &["relay", "--drain"]);
+        let published =
+            |place: usize| shop.json(&["status"])[place]["published"].as_u64() == Some(1);
+        let _relay = shop.relay();
+        shop.wait_until("the other pipeline publishes", || published(1));
+        shop.wait_until("the broker is waited for", || shop.log().contains("share 1 waits"));
+        assert!(!published(0));
+        broker.restart();
+        shop.wait_until("the broker is used", || published(0));
+    }
 }

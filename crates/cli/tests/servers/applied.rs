@@ -3,7 +3,7 @@
 use semel_testkit::services::Service;
 use serde_json::Value;
 
-use crate::server::Server;
+use super::server::Server;
 
 #[tokio::test]
 async fn the_inbox_of_postgres_is_looked_into() {

@@ -6,7 +6,7 @@ use std::process::Command;
 use semel_testkit::services::{Private, Service};
 use serde_json::Value;
 
-use crate::server::{Folder, Server, execute};
+use super::server::{Folder, Server, execute};
 
 /// Statements one by one, as an administrator would run them.
 fn psql(folder: &Folder, url: &str, sql: &str) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use semel_testkit::services::Service;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection};
 
-use crate::server::{Folder, Server, number};
+use super::server::{Folder, Server, number};
 
 /// What all databases have in common. `url` is that of a database without tables.
 fn tables_go_when_nothing_is_lost_by_it(folder: &Folder, url: &str) {

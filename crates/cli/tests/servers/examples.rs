@@ -7,7 +7,7 @@ use std::process::Command;
 
 use semel_testkit::services::Service;
 
-use crate::server::{Folder, Server};
+use super::server::{Folder, Server};
 
 #[test]
 fn python() {

@@ -8,7 +8,7 @@ use semel_testkit::services::Service;
 use serde_json::Value;
 use sqlx::error::DatabaseError;
 
-use crate::server::{Folder, Server, execute, number};
+use super::server::{Folder, Server, execute, number};
 
 /// A database with the roles, each of which can log in.
 struct Roles {

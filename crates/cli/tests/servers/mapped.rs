@@ -5,7 +5,7 @@ use std::fs;
 use semel_testkit::services::Service;
 use serde_json::Value;
 
-use crate::server::{Server, number};
+use super::server::{Server, number};
 
 const TRANSACTIONAL_OUTBOX: &str = "
 create table outbox (id uuid primary key default gen_random_uuid(), aggregate_type text not null,

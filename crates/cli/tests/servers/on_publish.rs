@@ -8,7 +8,7 @@ use semel_testkit::services::Service;
 use serde_json::Value;
 use tokio::time::sleep;
 
-use crate::server::{Server, number};
+use super::server::{Server, number};
 
 const STATEMENTS: usize = 60;
 const EACH: usize = 200;

@@ -2,7 +2,7 @@
 
 use semel_testkit::services::Service;
 
-use crate::server::{Folder, Server, execute, number};
+use super::server::{Folder, Server, execute, number};
 
 #[tokio::test]
 async fn a_divided_outbox_works_with_least_privileges() {

@@ -3,12 +3,13 @@
 
 use std::env;
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
 use semel_testkit::services::{Private, Service, service};
 
-use crate::server::Server;
+use super::server::Server;
 
 const STATUS: &str = "---- status ----";
 
@@ -79,4 +80,12 @@ async fn mqtt() {
     let Some(said) = follow("mqtt", "MQTT_URL", broker.address()).await else { return };
     assert!(said.contains("shop/order/OrderPlaced {\"total\": 99}"), "{said}");
     assert!(said.contains("semel-event-id:"), "{said}");
+}
+
+#[tokio::test]
+async fn webhook() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let url = format!("http://127.0.0.1:{port}/");
+    let Some(said) = follow("webhook", "HOOK_URL", &url).await else { return };
+    assert!(said.contains("OrderPlaced {\"total\": 99}"), "{said}");
 }

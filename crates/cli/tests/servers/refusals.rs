@@ -4,7 +4,7 @@ use std::fs;
 
 use semel_testkit::services::Service;
 
-use crate::server::{Folder, Server, execute};
+use super::server::{Folder, Server, execute};
 
 /// A command on a URL, the code it must end with, and what it must say.
 struct Case {

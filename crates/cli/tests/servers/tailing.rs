@@ -6,7 +6,7 @@ use semel_testkit::services::{Private, Service};
 use serde_json::Value;
 use sqlx::{AnyConnection, Connection};
 
-use crate::server::{Folder, Running, execute};
+use super::server::{Folder, Running, execute};
 
 /// With a page, whose address is in the log.
 fn configure(folder: &Folder, more: &str) {
@@ -36,7 +36,7 @@ async fn page_of(relay: &mut Running, log: std::path::PathBuf) -> String {
     page().unwrap()
 }
 
-/// Whoever looks learns it from the relay itself, in the database.
+/// Whoever looks learns it from the relay itself, in the database and over its page.
 #[tokio::test]
 async fn status_says_why_a_relay_polls() {
     let Some(server) = Private::start(Service::Postgres) else { return };
@@ -64,7 +64,12 @@ async fn status_says_why_a_relay_polls() {
         tailing == Some(false) && why.starts_with(budget) && why.contains("`semel check`")
     };
     relay.until("it polls", || is_told(news(&folder, url, &[]))).await;
+    relay.until("the page says why", || is_told(news(&folder, url, &["--api", &page]))).await;
+    let text = folder.expect(0, url, &["status"]);
+    assert!(text.contains("polling (E-TAIL-BUDGET: "), "{text}");
     assert!(relay.log().contains("E-TAIL-BUDGET"), "one line of the log, too: {}", relay.log());
     open.close().await.unwrap();
+    relay.until("it tails again", || news(&folder, url, &[]) == tails).await;
+    relay.until("the page says so", || news(&folder, url, &["--api", &page]) == tails).await;
     drop(relay);
 }

@@ -32,7 +32,7 @@ use tracing_subscriber::layer::SubscriberExt;
 
 use super::collector::{Collected, Collector};
 use super::drain;
-use super::shop::Shop;
+use crate::shop::Shop;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

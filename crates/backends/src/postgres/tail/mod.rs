@@ -70,13 +70,15 @@ impl Tail {
     }
 }
 
-/// Whether a relay of this pipeline is told by the log.
+/// Whether a relay of this pipeline is told by the log. A slot that is being made, which may wait for
+/// others' transactions, tells nothing yet.
 pub(super) async fn is_tailed(
     executor: impl PgExecutor<'_>,
     pipeline: &str,
 ) -> Result<bool, Failure> {
     const SLOTS: &str = "select exists (select from pg_replication_slots
-        where database = current_database() and starts_with(slot_name::text, $1) and active)";
+        where database = current_database() and starts_with(slot_name::text, $1)
+            and active and confirmed_flush_lsn is not null)";
     sqlx::query_scalar(SLOTS)
         .bind(session::slot_prefix(pipeline))
         .fetch_one(executor)

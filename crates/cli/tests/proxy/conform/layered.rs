@@ -7,7 +7,7 @@ use semel_core::memory::MemoryKeys;
 
 use super::conforms;
 use super::fixture::{Fixture, Place};
-use crate::program::sqlite;
+use crate::proxy::program::sqlite;
 
 /// Two applications on a store.
 async fn layers_conform(store: Arc<dyn IdempotencyStore>) {
@@ -24,7 +24,7 @@ async fn the_layer_conforms_in_memory() {
 #[cfg(feature = "redis")]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_layer_conforms_on_redis() {
-    let Some(url) = crate::program::redis() else { return };
+    let Some(url) = crate::proxy::program::redis() else { return };
     let config = semel_backends::redis::RedisConfig::new(&url).unwrap();
     layers_conform(Arc::new(config.connect_keys().await.unwrap())).await;
 }
@@ -32,7 +32,7 @@ async fn the_layer_conforms_on_redis() {
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_layer_conforms_on_postgres() {
-    let Some(url) = crate::program::postgres().await else { return };
+    let Some(url) = crate::proxy::program::postgres().await else { return };
     let config = semel_backends::postgres::PostgresConfig::new(&url).unwrap();
     layers_conform(Arc::new(config.connect().await.unwrap().keys())).await;
 }
@@ -40,7 +40,7 @@ async fn the_layer_conforms_on_postgres() {
 #[cfg(feature = "mysql")]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_layer_conforms_on_mysql() {
-    let Some(url) = crate::program::mysql().await else { return };
+    let Some(url) = crate::proxy::program::mysql().await else { return };
     let config = semel_backends::mysql::MysqlConfig::new(&url).unwrap();
     layers_conform(Arc::new(config.connect().await.unwrap().keys())).await;
 }

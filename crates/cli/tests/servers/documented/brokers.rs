@@ -5,7 +5,7 @@ use std::fs;
 use semel_testkit::services::{Private, Service};
 
 use super::run;
-use crate::server::Folder;
+use crate::servers::server::Folder;
 use crate::shell;
 
 /// On a broker that gives permissions; its anonymous user may do everything.

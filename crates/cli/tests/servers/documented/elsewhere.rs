@@ -108,6 +108,7 @@ const ELSEWHERE: &[(&str, &str, &str, &str, &str)] = &[
     ("docs/quickstart/rabbitmq.md", "", WHOLE, QUICKSTART, "rabbitmq"),
     ("docs/quickstart/redis.md", "", WHOLE, QUICKSTART, "redis"),
     ("docs/quickstart/mqtt.md", "", WHOLE, QUICKSTART, "mqtt"),
+    ("docs/quickstart/webhook.md", "", WHOLE, QUICKSTART, "webhook"),
 ];
 
 const WHOLE: &str = "the page is followed from its first command to its last";

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use semel_testkit::services::{Service, service};
 
-use crate::server::{Folder, Server};
+use crate::servers::server::{Folder, Server};
 use crate::shell;
 
 const DATABASE: &str = "sqlite://shop.db";

@@ -2,17 +2,13 @@
 //! way: the service and the consumer, which use the library, and `semel relay` between them.
 
 #![cfg(feature = "otlp")]
-#![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 mod collector;
 #[cfg(feature = "redis")]
 mod service;
-#[path = "../shop/mod.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
-mod shop;
 
-use collector::Collector;
-use shop::{Shop, all};
+use self::collector::Collector;
+use crate::shop::{Shop, all};
 
 /// The W3C trace of somebody's request.
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";

@@ -1,7 +1,6 @@
 //! Commands against real database servers.
 
 #![cfg(all(feature = "postgres", feature = "mysql"))]
-#![expect(clippy::panic, clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 mod applied;
 mod check;
@@ -17,9 +16,6 @@ mod partitions;
 #[cfg(all(feature = "kafka", feature = "mqtt", feature = "rabbitmq", feature = "redis"))]
 mod quickstart;
 mod refusals;
-mod server;
-#[cfg(feature = "proxy")]
-#[path = "../shell/mod.rs"]
-mod shell;
+pub(crate) mod server;
 #[cfg(feature = "page")]
 mod tailing;

@@ -2,15 +2,14 @@
 //! that speak plain HTTP.
 
 #![cfg(feature = "proxy")]
-#![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests may panic")]
 
-mod client;
+pub(crate) mod client;
 mod conform;
 mod crashes;
 mod many;
 mod operators;
 mod passing;
-mod program;
+pub(crate) mod program;
 mod rules;
 mod secured;
 mod silence;

@@ -1,12 +1,5 @@
 //! The page of a relay, in a real browser; and who gets in.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::expect_used,
-    reason = "helpers of tests may panic"
-)]
-
 mod api;
 mod browser;
 #[cfg(feature = "postgres")]
@@ -15,21 +8,14 @@ mod live;
 #[cfg(all(feature = "postgres", feature = "nats"))]
 mod newcomer;
 mod pictures;
-mod relay;
-#[cfg(all(feature = "postgres", feature = "nats"))]
-#[path = "../shell/mod.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
-mod shell;
-#[path = "../shop/mod.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
-mod shop;
+pub(crate) mod relay;
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use browser::Browser;
-use relay::{Relay, large, leave_traces, write};
-use shop::Shop;
+use self::browser::Browser;
+use self::relay::{Relay, large, leave_traces, write};
+use crate::shop::Shop;
 
 const ENTER: &str = "\u{e007}";
 const TAB: &str = "\u{e004}";

@@ -1,20 +1,6 @@
 //! What is documented is what is emitted: every metric with its labels, by the processes that emit it.
 
 #![cfg(all(feature = "page", feature = "postgres", feature = "proxy"))]
-#![expect(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests may panic")]
-
-#[path = "../proxy/client.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
-mod client;
-#[path = "../proxy/program.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
-mod program;
-#[path = "../page/relay.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
-mod relay;
-#[path = "../shop/mod.rs"]
-#[allow(dead_code, reason = "other tests need more of it")]
-mod shop;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -29,9 +15,9 @@ use semel_relay::{Consumer, Relay as Engine, Stop, handler_fn};
 use semel_testkit::services::{Service, service};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection};
 
-use program::Program;
-use relay::{Relay, large};
-use shop::Shop;
+use crate::page::relay::{Relay, large};
+use crate::proxy::program::Program;
+use crate::shop::Shop;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

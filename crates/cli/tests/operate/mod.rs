@@ -1,0 +1,16 @@
+//! What operators do: configure, look on, repair, prove; as they run it.
+
+mod apart;
+mod bulk;
+#[cfg(all(feature = "mysql", feature = "page", feature = "postgres", feature = "webhook"))]
+mod canary;
+mod config;
+mod init;
+mod pages;
+mod reload;
+mod secrets;
+#[cfg(unix)]
+mod service;
+mod verify;
+mod watch;
+mod wrong;
