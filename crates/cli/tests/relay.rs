@@ -7,7 +7,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use sqlx::{Connection, SqliteConnection};
 
 use crate::shop::{Shop, all, lines};
 

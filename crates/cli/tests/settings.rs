@@ -1,11 +1,6 @@
 //! What the configuration says about a relay is what the relay does.
 
 use std::fs;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
-
-use serde_json::Value;
-use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 
 use crate::shop::Shop;
 

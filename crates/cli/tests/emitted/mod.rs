@@ -16,7 +16,7 @@ use semel_testkit::services::{Service, service};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection};
 
 use crate::page::relay::{Relay, large};
-use crate::proxy::program::Program;
+use crate::proxy::program::{self, Program};
 use crate::shop::Shop;
 
 const PATIENCE: Duration = Duration::from_secs(60);
