@@ -1,10 +1,11 @@
 //! What each strategy of a consumer costs over the bare transaction of its handler, on PostgreSQL, in one run:
-//! ids, positions, a version per aggregate, a unique constraint; beside it, the same transaction on a pool that sqlx
-//! makes by itself, and the runtime when it remembers nothing; and how the tables grow.
+//! ids, positions, a version per aggregate, a unique constraint; beside it, the runtime when it remembers nothing;
+//! and how the tables grow.
 //! `cargo bench -p semel-backends --features postgres --bench consume`
 //!
 //! The handler inserts one row. Argument: messages of each strategy (100000; a tenth where each is a transaction).
-//! Transactions of all strategies come in turn, each time in another order, and their medians are compared. Then one table after the other grows by
+//! Transactions of all strategies come in turn, each time in another order, and their medians are compared. Each
+//! has connections of its own: one that serves several is slower for all of them. Then one table after the other grows by
 //! a million messages (`SEMEL_BENCH_GROWTH`). The server is that of `SEMEL_TEST_POSTGRES_URL`, in a database of its own.
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
@@ -33,8 +34,6 @@ type Tx = Transaction<'static, Postgres>;
 enum Strategy {
     /// Begin, the handler for each message, commit: nothing is remembered.
     Bare,
-    /// The same on a pool with the settings of sqlx.
-    PlainPool,
     /// The runtime around it, and nothing is remembered.
     Runtime,
     Ids,
@@ -47,9 +46,8 @@ enum Strategy {
     Unique,
 }
 
-const ALL: [Strategy; 8] = [
+const ALL: [Strategy; 7] = [
     Strategy::Bare,
-    Strategy::PlainPool,
     Strategy::Runtime,
     Strategy::Ids,
     Strategy::IdsAndLetters,
@@ -74,14 +72,15 @@ async fn main() -> Outcomes<()> {
     let admin = PgPool::connect(&server).await?;
     run(&admin, format!("create database {name}")).await?;
     let (base, _) = server.rsplit_once('/').ok_or("a URL with a database")?;
-    let store = PostgresConfig::new(&format!("{base}/{name}"))?.connect().await?;
+    let config = PostgresConfig::new(&format!("{base}/{name}"))?;
+    let store = config.connect().await?;
     store.migrate().await?;
     let schema = "create table payments (order_id text, number bigint, id uuid);
         create table unique_payments (order_id text, number bigint, id uuid primary key)";
     run(store.pool(), schema.to_owned()).await?;
     for batch in [100, 1] {
         let count = if batch == 1 { count / 10 } else { count };
-        compare(&store, count, batch).await?;
+        compare(&config, count, batch).await?;
     }
     let growth = std::env::var("SEMEL_BENCH_GROWTH").ok().and_then(|n| n.parse().ok());
     for (strategy, table) in GROWING {
@@ -92,11 +91,14 @@ async fn main() -> Outcomes<()> {
 }
 
 /// Transactions of all strategies in turn, so that each has the same company; how long each took.
-async fn compare(store: &PostgresStore, count: usize, batch: usize) -> Outcomes<()> {
-    let consumers = ALL.map(|strategy| consumer(store, strategy, insert()));
-    let plain = PgPool::connect_with((*store.pool().connect_options()).clone()).await?;
-    let plain = PostgresStore::from_pool(plain);
-    let runtime = Consumer::new("payments", Forgetful(store.clone()), insert());
+async fn compare(config: &PostgresConfig, count: usize, batch: usize) -> Outcomes<()> {
+    let mut stores = Vec::new();
+    for _ in ALL {
+        stores.push(config.connect().await?);
+    }
+    let consumers: Vec<_> =
+        ALL.iter().zip(&stores).map(|(one, store)| consumer(store, *one, insert())).collect();
+    let runtime = Consumer::new("payments", Forgetful(stores[1].clone()), insert());
     let mut times = ALL.map(|_| Vec::new());
     let mut order: Vec<_> = (0..ALL.len()).collect();
     for turn in 0..count.div_ceil(batch) {
@@ -108,8 +110,7 @@ async fn compare(store: &PostgresStore, count: usize, batch: usize) -> Outcomes<
             let all_confirmed = match (&consumers[number], ALL[number]) {
                 (Some(consumer), _) => consumer.publish(&messages).await.all_confirmed(),
                 (None, Strategy::Runtime) => runtime.publish(&messages).await.all_confirmed(),
-                (None, Strategy::PlainPool) => by_hand(&plain, ALL[number], &messages).await?,
-                (None, strategy) => by_hand(store, strategy, &messages).await?,
+                (None, strategy) => by_hand(&stores[number], strategy, &messages).await?,
             };
             if !all_confirmed {
                 return Err("a message was not confirmed".into());
@@ -117,7 +118,9 @@ async fn compare(store: &PostgresStore, count: usize, batch: usize) -> Outcomes<
             times[number].push(began.elapsed());
         }
     }
-    plain.close().await;
+    for store in stores {
+        store.close().await;
+    }
     times.iter_mut().for_each(|times| times.sort_unstable());
     for (strategy, own) in ALL.into_iter().zip(&times) {
         let at = |times: &[Duration], tenth: usize| times[times.len() * tenth / 10].as_secs_f64();
@@ -149,11 +152,7 @@ fn consumer<H: Handler<Tx>>(
             let builder = builder.dead_letters(store.letters()).by_position(store.marks());
             Some(builder.build_with(handler))
         }
-        Strategy::Bare
-        | Strategy::PlainPool
-        | Strategy::Runtime
-        | Strategy::Version
-        | Strategy::Unique => None,
+        Strategy::Bare | Strategy::Runtime | Strategy::Version | Strategy::Unique => None,
     }
 }
 
@@ -208,10 +207,7 @@ impl InboxStore for Forgetful {
 
 /// Without an inbox.
 async fn by_hand(store: &PostgresStore, strategy: Strategy, batch: &[Message]) -> Outcomes<bool> {
-    let mut tx = match strategy {
-        Strategy::PlainPool => store.pool().begin().await?,
-        _ => store.begin().await?,
-    };
+    let mut tx = store.begin().await?;
     for message in batch {
         match strategy {
             Strategy::Unique => {
