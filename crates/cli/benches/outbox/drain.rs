@@ -123,18 +123,20 @@ async fn copy(store: &PostgresStore) -> Outcomes<Duration> {
 }
 
 pub(super) async fn empty_poll(store: &PostgresStore) -> Outcomes<Duration> {
-    const POLLS: u32 = 1_000;
+    const POLLS: usize = 1_000;
     let source = store.source("idle").await?;
     let settings =
         Settings { batch_events: 10_000, in_flight_events: 20_000, ..Settings::default() };
     Relay::new("idle", source, Nowhere).with_settings(settings).drain(Stop::never()).await?;
     let mut source = store.source("idle").await?;
     source.next_batch(Limit::default()).await?;
-    let began = Instant::now();
+    let mut times = Vec::with_capacity(POLLS);
     for _ in 0..POLLS {
+        let began = Instant::now();
         source.next_batch(Limit::default()).await?;
+        times.push(began.elapsed().as_secs_f64());
     }
-    Ok(began.elapsed() / POLLS)
+    Ok(Duration::from_secs_f64(median(times)))
 }
 
 /// The most memory this process ever had, in KiB.

@@ -17,6 +17,9 @@ create table bare (
     aggregate_type text not null, aggregate_id text not null, event_type text not null,
     payload text not null)";
 
+/// The two take turns: a disk that is slow for a while is slow for both.
+const SLICE: Duration = Duration::from_secs(1);
+
 #[derive(Clone, Copy)]
 enum Second {
     Bare,
@@ -27,18 +30,22 @@ pub(super) async fn measure(server: &str, effort: Effort) -> Outcomes<()> {
     let store = fresh_store(server).await?;
     sqlx::raw_sql(TABLES).execute(store.pool()).await?;
     for clients in [1, 16, 64] {
-        let (mut bare, mut outbox) = (Vec::new(), Vec::new());
-        run(&store, clients, Second::Outbox, Duration::from_secs(1)).await?;
+        run(&store, clients, Second::Outbox, SLICE).await?;
+        let (mut bare, mut outbox, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..effort.rounds {
-            let time = Duration::from_secs(effort.seconds);
-            bare.push(run(&store, clients, Second::Bare, time).await?);
-            outbox.push(run(&store, clients, Second::Outbox, time).await?);
+            let (mut without, mut with) = (0.0, 0.0);
+            for _ in 0..effort.seconds {
+                without += run(&store, clients, Second::Bare, SLICE).await?;
+                with += run(&store, clients, Second::Outbox, SLICE).await?;
+            }
+            bare.push(without / effort.seconds as f64);
+            outbox.push(with / effort.seconds as f64);
+            ratios.push(with / without);
         }
-        let (bare, outbox) = (median(bare), median(outbox));
+        let (bare, outbox, ratio) = (median(bare), median(outbox), median(ratios));
         println!(
             "{clients} writers: {outbox:.0} tx/s with an event, {bare:.0} with a bare INSERT \
-             (ratio {:.2}, target 0.90)",
-            outbox / bare
+             (ratio {ratio:.2}, target 0.90)"
         );
     }
     store.close().await;
