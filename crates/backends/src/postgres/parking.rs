@@ -127,23 +127,27 @@ const FREE: &str = "\
 update semel.parked set taken = null
 where pipeline = $1 and share = $3 and taken is not null and seq <> all($2)";
 
+/// Lane by lane and row by row, of a pipeline that the planner does not see: of one that is new to its
+/// statistics it expects next to nothing, and would go through all of it.
 const HEADS: &str = "\
 with lane as (
     select distinct * from unnest($2::text[], $3::text[]) as l (aggregate_type, aggregate_id)
 ), first as (
     select f.seq from lane l cross join lateral (
         select p.seq from semel.parked p
-        where p.pipeline = $1 and p.aggregate_type = l.aggregate_type
+        where p.pipeline = (select $1::text) and p.aggregate_type = l.aggregate_type
             and p.aggregate_id = l.aggregate_id and p.holds
         order by p.place, p.seq limit 1) f
 ), candidate as (
     select seq from first
     union
-    select p.seq from lane l join semel.parked p on p.pipeline = $1 and p.head
-        and p.aggregate_type = l.aggregate_type and p.aggregate_id = l.aggregate_id
+    select h.seq from lane l cross join lateral (
+        select p.seq from semel.parked p
+        where p.pipeline = (select $1::text) and p.head and p.aggregate_type = l.aggregate_type
+            and p.aggregate_id = l.aggregate_id offset 0) h
 )
 update semel.parked p set head = not head
-where p.pipeline = $1 and p.seq in (select seq from candidate)
+where p.pipeline = (select $1::text) and p.seq = any(array(select seq from candidate))
     and p.head <> (p.seq in (select seq from first))";
 
 /// Lane after lane, in order, up to what is not due; `$3` rows at most.
@@ -195,12 +199,13 @@ set state = 'waiting', holds = true, place = $2 + due.turn, changed_at = clock_t
 from due where p.pipeline = $1 and p.seq = due.seq
 returning p.aggregate_type, p.aggregate_id";
 
+/// As of [`HEADS`], the planner does not see the pipeline.
 const HELD: &str = "\
 select x.seq from unnest($2::bigint[], $3::text[], $4::text[])
     as x (seq, aggregate_type, aggregate_id)
 where exists (
-    select from semel.parked p where p.pipeline = $1 and p.holds
-        and p.aggregate_type = x.aggregate_type and p.aggregate_id = x.aggregate_id)";
+    select from semel.parked p where p.pipeline = (select $1::text) and p.holds
+        and p.aggregate_type = x.aggregate_type and p.aggregate_id = x.aggregate_id offset 0)";
 
 /// The parked events of one share of a pipeline.
 #[derive(Clone, Copy, Debug)]
@@ -231,6 +236,33 @@ impl Changes {
             && self.put_aside.is_empty()
             && self.delivered.is_empty()
             && self.released.is_empty()
+    }
+}
+
+/// How much was parked by this process. The server keeps the plans that it made while the table was small,
+/// and goes through all of it then; until it happens to analyze it.
+#[derive(Debug)]
+pub(super) struct Growth {
+    parked: usize,
+    /// When plans are made anew.
+    next: usize,
+}
+
+impl Default for Growth {
+    fn default() -> Self {
+        Self { parked: 0, next: 128 }
+    }
+}
+
+impl Growth {
+    /// Whether the table has outgrown its plans with these changes.
+    pub(super) fn outgrows_plans(&mut self, changes: &Changes) -> bool {
+        self.parked += changes.failed.len() + changes.put_aside.len();
+        let outgrown = self.parked >= self.next;
+        if outgrown {
+            self.next = self.parked * 4;
+        }
+        outgrown
     }
 }
 

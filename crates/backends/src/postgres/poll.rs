@@ -16,7 +16,7 @@ use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard, watch};
 
 use super::cursor::{self, Cursor};
 use super::error::failure;
-use super::parking::{Aside, Changes, Parking};
+use super::parking::{Aside, Changes, Growth, Parking};
 use super::pooler::Link;
 use super::rebase::rebase;
 use super::round::{Guidance, Passing};
@@ -74,6 +74,7 @@ pub struct PostgresSource {
     /// How large events are.
     pub(super) average: usize,
     pub(super) guidance: Guidance,
+    growth: Growth,
     pub(super) passing: Passing,
     /// What tells of commits, if it is not only looked for them.
     pub(super) tail: Option<Tail>,
@@ -118,6 +119,7 @@ impl PostgresSource {
             lost: false,
             average: 1024,
             guidance: Guidance::default(),
+            growth: Growth::default(),
             passing: Passing::default(),
             tail: None,
             store,
@@ -320,6 +322,9 @@ impl PostgresSource {
         if held.is_held() {
             self.parking().record(&mut tx, changes).await?;
             tx.commit().await.map_err(failure("settle"))?;
+            if self.growth.outgrows_plans(changes) {
+                link.forget_plans().await?;
+            }
         }
         Ok(held)
     }

@@ -238,3 +238,54 @@ pub(super) async fn polls_until_counted(relay: &mut Relay) {
         assert!(relay.take(100).await.is_empty());
     }
 }
+
+/// The server keeps plans, and those for a table that is nearly empty go through all of it; so do
+/// those for a pipeline that its statistics do not know.
+#[tokio::test]
+async fn many_dead_letters_are_found_by_their_indexes() {
+    const LETTERS: i64 = 2_000;
+    let database = database!();
+    database.run("alter table semel.parked set (autovacuum_enabled = false)").await;
+    database
+        .run(&format!(
+            "insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
+            select 'order', n::text, 'T', n::text from generate_series(1, {LETTERS}) n"
+        ))
+        .await;
+    for pipeline in ["known", "unknown"] {
+        let store = database.again().await;
+        let mut relay = Relay { source: store.source(pipeline).await.unwrap() };
+        park_all(&mut relay).await;
+        drop(relay);
+        // Its connections tell what they did when they end.
+        store.close().await;
+        database.run("analyze semel.parked").await;
+    }
+    let read = "select coalesce(seq_tup_read, 0) + (
+            select sum(idx_tup_read)::bigint from pg_stat_user_indexes i where i.relid = t.relid)
+        from pg_stat_user_tables t where relid = 'semel.parked'::regclass and n_tup_ins >= 4000";
+    let mut rows = None;
+    for _ in 0..100 {
+        rows = sqlx::query_scalar::<_, i64>(read).fetch_optional(database.pool()).await.unwrap();
+        if rows.is_some() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    let rows = rows.expect("the server counts");
+    // For each letter, it would be all letters before it: millions.
+    assert!(rows < LETTERS * 200, "{rows} rows were read");
+}
+
+async fn park_all(relay: &mut Relay) {
+    loop {
+        let batch = relay.take(20).await;
+        if batch.is_empty() {
+            return;
+        }
+        let failure = semel_core::Failure::refused("E-TEST", "never");
+        let dead =
+            |_: &_| Outcome::Dead { attempts: 1, failure: failure.clone(), parks_lane: true };
+        relay.settle(&batch, dead).await;
+    }
+}
