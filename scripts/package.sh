@@ -3,9 +3,12 @@
 
 cargo_deb_version=3.8.0
 cargo_deb="$cache/cargo-deb-$cargo_deb_version/bin/cargo-deb"
-release="${CARGO_TARGET_DIR:-target}/release"
+release="${CARGO_TARGET_DIR:-target}/dist"
 
-build_release() { cargo build --release --locked --package semel-cli --features full; }
+# OpenSSL is that of the system, which is kept safe without us, and makes the program smaller.
+build_release() {
+  OPENSSL_NO_VENDOR=1 cargo build --profile dist --locked --package semel-cli --features full
+}
 
 print_pages() {
   local pages="$release/package"
@@ -18,5 +21,5 @@ print_pages() {
 
 make_package() {
   print_pages
-  "$cargo_deb" --package semel-cli --no-build --locked
+  "$cargo_deb" --package semel-cli --profile dist --no-build --locked
 }

@@ -33,8 +33,12 @@ set_up_for_check() {
   install_cargo_tool cargo-deny "$cargo_deny_version" "$cargo_deny"
 }
 
+set_up_for_release() {
+  missing_of "${build_programs[@]}" pkg-config:pkgconf openssl_headers:libssl-dev "$@" | install_programs
+}
+
 set_up_for_package() {
-  missing_of "${build_programs[@]}" dpkg-shlibdeps:dpkg-dev | install_programs
+  set_up_for_release dpkg-shlibdeps:dpkg-dev
   install_cargo_tool cargo-deb "$cargo_deb_version" "$cargo_deb"
 }
 

@@ -105,6 +105,18 @@ fn every_alert_says_what_to_run_and_is_documented() {
     assert_eq!(documented, there);
 }
 
+/// Where no process is left, there is nothing that any other rule could compare.
+#[test]
+fn an_alert_fires_when_no_relay_is_left() {
+    let fires = |rule: &Rule| match parse(&rule.expr) {
+        Expr::Binary(binary) => {
+            matches!(&*binary.lhs, Expr::Call(call) if call.func.name == "absent")
+        }
+        _ => false,
+    };
+    assert!(rules().iter().any(fires));
+}
+
 #[test]
 fn every_panel_asks_for_metrics_that_exist() {
     let dashboard: Value = serde_json::from_str(&read("packaging/grafana/semel.json")).unwrap();

@@ -17,8 +17,10 @@ fetch() {
     mv --no-target-directory "$jars.part.$$" "$jars"
 }
 
+# What a test wants of a broker of its own: SEMEL_KAFKA_PROPERTIES is a file of settings, with {port} and
+# {controller} for the ports; SEMEL_KAFKA_JVM are options of Java.
 prepare() {
-  local controller java=(java -cp "$jars/*" -XX:-UsePerfData -Djava.io.tmpdir="$dir"
+  local controller jvm quorum java=(java -cp "$jars/*" -XX:-UsePerfData -Djava.io.tmpdir="$dir"
     "-Dlog4j2.configurationFile=$root/scripts/kafka/log4j2.properties")
   controller=$(free_port)
   cat >server.properties <<CONFIG
@@ -40,15 +42,19 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 share.coordinator.state.topic.num.partitions=4
 CONFIG
-  # A test may want other listeners and rules: what comes last counts.
+  # What comes last counts.
   if [[ ${SEMEL_KAFKA_PROPERTIES:-} ]]; then
     sed "s/{port}/$port/g; s/{controller}/$controller/g" "$SEMEL_KAFKA_PROPERTIES" >>server.properties
   fi
-  "${java[@]}" kafka.tools.StorageTool format --standalone --config server.properties \
-    --cluster-id c2VtZWwtdGVzdC1rYWZrYQ --add-scram 'SCRAM-SHA-256=[name=scram,password=scram-secret]' \
-    --add-scram 'SCRAM-SHA-512=[name=scram,password=other-secret]'
-  server=("${java[@]}" -Xms128m -Xmx512m kafka.Kafka server.properties)
+  read -r -a jvm <<<"${SEMEL_KAFKA_JVM:-}"
+  quorum=(--standalone --add-scram 'SCRAM-SHA-256=[name=scram,password=scram-secret]'
+    --add-scram 'SCRAM-SHA-512=[name=scram,password=other-secret]')
+  # It joins a cluster that has a controller.
+  ! grep -qx 'process.roles=broker' server.properties || quorum=(--no-initial-controllers)
+  "${java[@]}" "${jvm[@]}" kafka.tools.StorageTool format --config server.properties \
+    --cluster-id c2VtZWwtdGVzdC1rYWZrYQ "${quorum[@]}"
+  server=("${java[@]}" -Xms128m -Xmx512m "${jvm[@]}" kafka.Kafka server.properties)
 }
 
-ready() { kcat -L -b "$(url)" -m 5 | grep '^ 1 brokers:'; }
+ready() { kcat -L -b "$(url)" -m 5 | grep '^ [1-9][0-9]* brokers:'; }
 url() { say "127.0.0.1:$port"; }

@@ -5,8 +5,8 @@
 //!
 //! The handler inserts one row. Argument: messages of each strategy (100000; a tenth where each is a transaction).
 //! Transactions of all strategies come in turn, each time in another order, and their medians are compared. Each
-//! has connections of its own: one that serves several is slower for all of them. Then one table after the other grows by
-//! a million messages (`SEMEL_BENCH_GROWTH`). The server is that of `SEMEL_TEST_POSTGRES_URL`, in a database of its own.
+//! has a database and connections of its own: what serves several is slower for all of them. Then one table after the
+//! other grows by a million messages (`SEMEL_BENCH_GROWTH`). The server is that of `SEMEL_TEST_POSTGRES_URL`.
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
 
@@ -26,7 +26,7 @@ use semel_core::marks::apply_if_version;
 use semel_core::{Event, EventId, Failure, HandlerError, Message, Position, Publication, Sink};
 use semel_relay::{Consumer, Handler, handler_fn};
 
-type Outcomes<T> = Result<T, Box<dyn Error>>;
+type Outcomes<T> = Result<T, Box<dyn Error + Send + Sync>>;
 type Tx = Transaction<'static, Postgres>;
 
 /// What is measured.
@@ -60,6 +60,10 @@ const ALL: [Strategy; 7] = [
 const GROWING: [(Strategy, &str); 2] =
     [(Strategy::Ids, "semel.inbox"), (Strategy::Positions, "semel.marks")];
 
+/// How many messages take effect in one transaction: as many as the settings allow when there is a
+/// backlog, fewer, and one.
+const BATCHES: [usize; 3] = [500, 100, 1];
+
 #[tokio::main]
 async fn main() -> Outcomes<()> {
     let mut numbers = std::env::args().filter_map(|argument| argument.parse::<usize>().ok());
@@ -68,32 +72,51 @@ async fn main() -> Outcomes<()> {
         println!("set SEMEL_TEST_POSTGRES_URL: ./dev services env");
         return Ok(());
     };
-    let name = format!("bench_{}", EventId::now().as_uuid().simple());
     let admin = PgPool::connect(&server).await?;
-    run(&admin, format!("create database {name}")).await?;
     let (base, _) = server.rsplit_once('/').ok_or("a URL with a database")?;
-    let config = PostgresConfig::new(&format!("{base}/{name}"))?;
+    let (mut names, mut configs) = (Vec::new(), Vec::new());
+    for _ in ALL {
+        let name = format!("bench_{}", EventId::now().as_uuid().simple());
+        run(&admin, format!("create database {name}")).await?;
+        configs.push(prepared(&format!("{base}/{name}")).await?);
+        names.push(name);
+    }
+    for (round, batch) in BATCHES.into_iter().enumerate() {
+        let count = if batch == 1 { count / 10 } else { count };
+        // In a task of the runtime, as consumers are: outside of one, each answer changes threads.
+        tokio::spawn(compare(configs.clone(), count, round, batch)).await??;
+    }
+    let growth = std::env::var("SEMEL_BENCH_GROWTH").ok().and_then(|n| n.parse().ok());
+    for (strategy, table) in GROWING {
+        grow(&configs[0], strategy, table, growth.unwrap_or(1_000_000)).await?;
+    }
+    for name in names {
+        run(&admin, format!("drop database {name} with (force)")).await?;
+    }
+    Ok(())
+}
+
+/// A database with the tables of semel and of the handlers.
+async fn prepared(url: &str) -> Outcomes<PostgresConfig> {
+    let config = PostgresConfig::new(url)?;
     let store = config.connect().await?;
     store.migrate().await?;
     let schema = "create table payments (order_id text, number bigint, id uuid);
         create table unique_payments (order_id text, number bigint, id uuid primary key)";
     run(store.pool(), schema.to_owned()).await?;
-    for batch in [100, 1] {
-        let count = if batch == 1 { count / 10 } else { count };
-        compare(&config, count, batch).await?;
-    }
-    let growth = std::env::var("SEMEL_BENCH_GROWTH").ok().and_then(|n| n.parse().ok());
-    for (strategy, table) in GROWING {
-        grow(&store, strategy, table, growth.unwrap_or(1_000_000)).await?;
-    }
     store.close().await;
-    run(&admin, format!("drop database {name} with (force)")).await
+    Ok(config)
 }
 
 /// Transactions of all strategies in turn, so that each has the same company; how long each took.
-async fn compare(config: &PostgresConfig, count: usize, batch: usize) -> Outcomes<()> {
+async fn compare(
+    configs: Vec<PostgresConfig>,
+    count: usize,
+    round: usize,
+    batch: usize,
+) -> Outcomes<()> {
     let mut stores = Vec::new();
-    for _ in ALL {
+    for config in configs {
         stores.push(config.connect().await?);
     }
     let consumers: Vec<_> =
@@ -105,7 +128,7 @@ async fn compare(config: &PostgresConfig, count: usize, batch: usize) -> Outcome
         shuffle(&mut order);
         for number in order.iter().copied() {
             let messages: Vec<_> =
-                (0..batch).map(|place| message(turn * batch + place, 101 - batch)).collect();
+                (0..batch).map(|place| message(turn * batch + place, round)).collect();
             let began = Instant::now();
             let all_confirmed = match (&consumers[number], ALL[number]) {
                 (Some(consumer), _) => consumer.publish(&messages).await.all_confirmed(),
@@ -282,15 +305,15 @@ impl Log for Orders {
 
 /// What so many messages leave behind, whose handler does nothing.
 async fn grow(
-    store: &PostgresStore,
+    config: &PostgresConfig,
     strategy: Strategy,
     table: &str,
     count: usize,
 ) -> Outcomes<()> {
     const BATCH: usize = 1000;
     let nothing = handler_fn(|_: &mut Tx, _: &Message| Box::pin(async { Ok(Default::default()) }));
-    let consumer = consumer(store, strategy, nothing).ok_or("a strategy of the consumer")?;
-    run(store.pool(), format!("truncate {table}")).await?;
+    let store = config.connect().await?;
+    let consumer = consumer(&store, strategy, nothing).ok_or("a strategy of the consumer")?;
     let began = Instant::now();
     for first in (0..count).step_by(BATCH) {
         let batch: Vec<_> = (first..count.min(first + BATCH)).map(|n| message(n, 1_000)).collect();
@@ -307,6 +330,7 @@ async fn grow(
         "{count} messages, {strategy:?}: {rows} rows, {megabytes:.1} MB with indexes, {each:.1} bytes a message, \
          {took:.0} s"
     );
+    store.close().await;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! How soon a source that the log tells of commits has an event, beside polling; and how fast it
-//! drains a backlog, beside `pg_recvlogical` on the same backlog. Both sides are in one run.
+//! drains a backlog, beside `pg_recvlogical` on the same backlog. Both sides are in one run. Before
+//! that one transaction of a million events, and after it the memory that both took.
 //! With the feature `kafka` also how fast a relay brings that backlog to Kafka, beside one whose
 //! events are in memory.
 //! `cargo bench -p semel-backends --features kafka,postgres --bench tail`
@@ -41,9 +42,14 @@ async fn main() -> Outcomes<()> {
         return Ok(());
     };
     let (store, url) = fresh_store(&server).await?;
+    large_transaction(&store, 1_000_000).await?;
     backlog(&store, &url, count, rounds).await?;
+    // Before what keeps all events in memory for the sake of measuring.
+    println!("resident memory at its highest: {} MiB (target 64)", peak_memory()? / 1024);
     #[cfg(feature = "kafka")]
     kafka::beside_memory(&store, count, rounds).await?;
+    // A new pipeline would begin with the backlog.
+    run(&store, "truncate semel.outbox").await?;
     let time = Duration::from_secs(seconds as u64);
     for round in 0..rounds {
         let tail = Ok(Tailing::Required);
@@ -71,6 +77,22 @@ async fn fresh_store(server: &str) -> Outcomes<(PostgresStore, String)> {
     let store = PostgresConfig::new(&url)?.connections(40).connect().await?;
     store.migrate().await?;
     Ok((store, url))
+}
+
+/// Written while a source tails, which must not need memory for all of it.
+async fn large_transaction(store: &PostgresStore, rows: usize) -> Outcomes<()> {
+    let source = store.tailing_source("large", Tailing::Required).await?;
+    run(
+        store,
+        &format!(
+            "insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
+            select 'order', n % 10000, 'OrderPlaced', '{{\"text\":\"' || repeat('x', 189) || '\"}}'
+            from generate_series(1, {rows}) n"
+        ),
+    )
+    .await?;
+    println!("one transaction of {rows}: {}", rate(rows, drain(source).await?));
+    run(store, "truncate semel.outbox").await
 }
 
 /// The same backlog through a slot and by a source, in turns.
@@ -223,6 +245,13 @@ async fn write(
         watch.committed(id);
     }
     Ok(())
+}
+
+/// In KiB.
+fn peak_memory() -> Outcomes<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("0");
+    Ok(line.split_whitespace().next().unwrap_or("0").parse()?)
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {

@@ -1,8 +1,12 @@
 //! What the coordinators of all databases have in common.
 
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use semel_core::coordination::{Holder, Share, Standing, divided_differently};
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+use semel_core::insight::RelayView;
 use semel_core::{EventId, Failure};
 
 /// What a member knows about itself.
@@ -42,4 +46,21 @@ impl Membership {
         }
         Ok(Standing { members: count(others.len() + 1), rank: count(rank), shares })
     }
+}
+
+/// The members as operators see them, those with shares first. There is a row for each share that
+/// one holds, or one without: its name, how many shares there are, and what is left of its lease.
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) fn relays(
+    rows: impl IntoIterator<Item = (String, u32, Duration, Option<u32>)>,
+) -> Vec<RelayView> {
+    let mut relays = BTreeMap::new();
+    for (name, of, lease_left, share) in rows {
+        let new = || RelayView { name: name.clone(), shares: vec![], of, lease_left };
+        let relay: &mut RelayView = relays.entry(name.clone()).or_insert_with(new);
+        relay.shares.extend(share);
+    }
+    let mut relays: Vec<RelayView> = relays.into_values().collect();
+    relays.sort_by_key(|relay| relay.shares.is_empty());
+    relays
 }

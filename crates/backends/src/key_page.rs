@@ -43,3 +43,45 @@ pub(crate) fn after(place: Option<&str>) -> Result<Vec<u8>, semel_core::Failure>
     let key: Option<ScopedKey> = place.map(str::parse).transpose()?;
     Ok(key.map_or(Vec::new(), |key| key.as_bytes().to_vec()))
 }
+
+/// Implements [`KeyAdmin`](semel_core::idempotency::KeyAdmin) for a type with a `store`, whose
+/// function of this name executes statements. Beside it there are the statements `LIST`, `LOOK` and
+/// `FREE`, their `Row`, and the function `view`.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+macro_rules! implement_key_admin {
+    ($keys:ty, $executor:ident) => {
+        #[async_trait]
+        impl KeyAdmin for $keys {
+            async fn list(&self, place: Option<&str>, limit: usize) -> Result<KeyPage, Failure> {
+                let rows: Vec<Row> = sqlx::query_as(LIST)
+                    .bind(after(place)?)
+                    .bind(count(limit))
+                    .fetch_all(self.store.$executor())
+                    .await
+                    .map_err(failure("list keys"))?;
+                Ok(page(rows.into_iter().filter_map(view).collect(), limit))
+            }
+
+            async fn look(&self, key: &ScopedKey) -> Result<Option<KeyView>, Failure> {
+                let row: Option<Row> = sqlx::query_as(LOOK)
+                    .bind(key.as_bytes().as_slice())
+                    .fetch_optional(self.store.$executor())
+                    .await
+                    .map_err(failure("look at a key"))?;
+                Ok(row.and_then(view))
+            }
+
+            async fn free(&self, key: &ScopedKey) -> Result<bool, Failure> {
+                let freed = sqlx::query(FREE)
+                    .bind(key.as_bytes().as_slice())
+                    .execute(self.store.$executor())
+                    .await
+                    .map_err(failure("free a key"))?;
+                Ok(freed.rows_affected() == 1)
+            }
+        }
+    };
+}
+
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) use implement_key_admin;

@@ -289,3 +289,56 @@ macro_rules! implement_letters {
 }
 
 pub(crate) use implement_letters;
+
+/// Implements [`Marks`](semel_core::Marks) where one statement raises a mark or begins it. How
+/// several of them step is a function beside it: `step_all`.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+macro_rules! implement_marks {
+    ($marks:ty, $database:ty, beside_inbox: $beside_inbox:literal) => {
+        #[async_trait]
+        impl Marks<Transaction<'static, $database>> for $marks {
+            async fn mark(
+                &self,
+                tx: &mut Transaction<'static, $database>,
+                consumer: &str,
+                scope: &str,
+            ) -> Result<Option<u64>, Failure> {
+                let mark: Option<i64> = sqlx::query_scalar(MARK)
+                    .bind(consumer)
+                    .bind(scope)
+                    .fetch_optional(&mut **tx)
+                    .await
+                    .map_err(failure("read a mark"))?;
+                Ok(mark.map(i64::unsigned_abs))
+            }
+
+            async fn advance(
+                &self,
+                tx: &mut Transaction<'static, $database>,
+                consumer: &str,
+                scope: &str,
+                to: u64,
+            ) -> Result<bool, Failure> {
+                let raised = sqlx::query(ADVANCE).bind(consumer).bind(scope).bind(stored(to));
+                let raised = raised.execute(&mut **tx).await.map_err(failure("raise a mark"))?;
+                Ok(raised.rows_affected() > 0)
+            }
+
+            async fn step_all(
+                &self,
+                tx: &mut Transaction<'static, $database>,
+                consumer: &str,
+                steps: &[Step<'_>],
+            ) -> Result<Vec<bool>, Failure> {
+                step_all(tx, consumer, steps).await
+            }
+
+            fn is_beside_inbox(&self) -> bool {
+                $beside_inbox
+            }
+        }
+    };
+}
+
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) use implement_marks;

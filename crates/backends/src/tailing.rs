@@ -343,6 +343,37 @@ mod tests {
         began.elapsed()
     }
 
+    /// Whether it listens before so much time is over, with looks that leave something or do not.
+    async fn hears_within(tail: &mut Tail<Deaf>, time: Duration, caught_up: bool) -> bool {
+        const LOOK: Duration = Duration::from_millis(100);
+        let began = Instant::now();
+        while tail.session().is_none() && began.elapsed() < time {
+            tail.looked(true, false, caught_up);
+            tail.tend().unwrap();
+            tokio::time::sleep(LOOK).await;
+        }
+        tail.session().is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_backlog_is_polled_and_the_present_is_tailed() {
+        let mut tail = tail();
+        assert!(!hears_within(&mut tail, Duration::from_secs(300), false).await, "a backlog");
+        assert!(tail.change().is_none(), "nothing went wrong: {:?}", tail.change());
+        assert!(hears_within(&mut tail, Duration::from_secs(1), true).await, "the present");
+        assert_eq!(tail.change(), Some(&None), "it tails");
+    }
+
+    /// Its pause is long over, and what came meanwhile is not all read.
+    #[tokio::test(start_paused = true)]
+    async fn a_source_that_polls_again_reads_its_backlog_first() {
+        let mut tail = tail();
+        until(&mut tail, true, false).await;
+        until(&mut tail, false, true).await;
+        assert!(!hears_within(&mut tail, Duration::from_secs(300), false).await, "a backlog");
+        assert!(hears_within(&mut tail, Duration::from_secs(1), true).await, "the present");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_log_that_was_of_no_use_is_soon_tried_again() {
         let mut tail = tail();

@@ -28,12 +28,16 @@ mod mysql;
 mod nats;
 #[cfg(feature = "ndjson")]
 mod ndjson;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod outboxes;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis;
+#[cfg(any(feature = "aws", feature = "mqtt", feature = "rabbitmq", feature = "redis"))]
+mod sinks;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]

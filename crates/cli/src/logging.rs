@@ -2,6 +2,7 @@
 //! named by the usual variables of OpenTelemetry.
 
 use std::env;
+use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
 
 #[cfg(not(feature = "otlp"))]
@@ -38,6 +39,11 @@ impl Logging {
     }
 }
 
+/// Whether `NO_COLOR` leaves colours alone: by its convention one that is empty says nothing.
+pub(crate) fn wants_colours(no_color: Option<&OsStr>) -> bool {
+    no_color.is_none_or(OsStr::is_empty)
+}
+
 type AnyLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
@@ -53,7 +59,7 @@ where
     }
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none())
+        .with_ansi(io::stderr().is_terminal() && wants_colours(env::var_os("NO_COLOR").as_deref()))
         .with_target(false);
     match env::var("SEMEL_LOG_FORMAT").as_deref() {
         Ok("json") => lines.event_format(JsonLines).with_filter(filter).boxed(),
@@ -150,6 +156,20 @@ mod otlp {
             if let Err(error) = self.0.shutdown() {
                 tracing::warn!(%error, "the last traces were not exported");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_no_color_is_none() {
+        for (value, wants) in
+            [(None, true), (Some(""), true), (Some("1"), false), (Some("0"), false)]
+        {
+            assert_eq!(wants_colours(value.map(OsStr::new)), wants, "{value:?}");
         }
     }
 }

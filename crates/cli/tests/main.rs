@@ -7,6 +7,7 @@
     reason = "helpers of tests may panic"
 )]
 
+mod databases;
 mod demo;
 mod emitted;
 mod mysql;

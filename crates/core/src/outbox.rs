@@ -33,7 +33,8 @@ pub trait OutboxWriter: Send + Sync {
     /// The transaction type of the database client.
     type Tx<'c>: Send;
 
-    /// Inserts all events in one round trip.
+    /// Inserts all events, in one round trip where the database can do that: a writer says when it
+    /// takes more.
     ///
     /// # Errors
     /// [`AppendError`]; nothing of this call is written then.

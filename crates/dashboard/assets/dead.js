@@ -4,7 +4,7 @@ import * as api from "./api.js";
 import { change } from "./dialog.js";
 import { empty, h, show } from "./dom.js";
 import { table } from "./table.js";
-import { ago, badge, number, plural, word } from "./words.js";
+import { ago, aggregate, badge, number, plural, word } from "./words.js";
 
 export const dead = async (root, context) => {
   const { groups, lanes } = await api.dead(context.pipeline);
@@ -31,13 +31,13 @@ export const dead = async (root, context) => {
   ], groups, ({ state, event_type, error }) => [state, event_type, error].join(" "));
 
   const waiting = table("Parked aggregates", [
-    ["aggregate", (lane) => h("a", { href: context.link("events", "", { q: `aggregate:${lane.aggregate_type}/${lane.aggregate_id}` }) },
+    ["aggregate", (lane) => h("a", { href: context.link("events", "", { q: aggregate(lane) }) },
       lane.aggregate_type + " " + lane.aggregate_id), "wrap"],
     ["state", ({ state }) => badge(state)],
     ["waits because", ({ error }) => error, "error"],
     ["behind it", ({ waiting }) => plural(waiting, "event"), "end nowrap"],
     ["", (lane) => both(`The failed event of ${lane.aggregate_type} ${lane.aggregate_id}`,
-      { q: `type:${word(lane.aggregate_type)} aggregate:${word(lane.aggregate_id)}` })],
+      { q: aggregate(lane) })],
   ], lanes, (lane) => lane.aggregate_type + "/" + lane.aggregate_id);
 
   show(root,

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { change, toast } from "./dialog.js";
 import { facts, h, show } from "./dom.js";
-import { ago, badge, bytes, moment, plural, span } from "./words.js";
+import { ago, aggregate, badge, bytes, moment, plural, span } from "./words.js";
 
 const step = (hue, title, stamp, ...words) =>
   h("li", { class: "h-" + hue }, h("b", {}, title), stamp && [" ", h("span", { class: "quiet small" }, moment(stamp), " · ", ago(stamp))],
@@ -61,7 +61,6 @@ export const event = async (root, context, { rest: id }) => {
     },
   }, words);
   const is = (...states) => states.includes(found.state);
-  const lane = `aggregate:${found.aggregate_type}/${found.aggregate_id}`;
   show(root,
     h("p", { class: "small" }, h("a", { href: context.link("events") }, "← Events")),
     h("div", { class: "head" }, h("h1", { class: "wrap" }, found.event_type), badge(found.state),
@@ -71,7 +70,7 @@ export const event = async (root, context, { rest: id }) => {
     h("div", { class: "columns" },
       h("section", { class: "card" }, h("h2", { class: "head" }, "Its life"), life(found)),
       h("section", { class: "card" }, h("h2", { class: "head" }, "What it is"), facts([
-        ["aggregate", h("a", { href: context.link("events", "", { q: lane }) }, found.aggregate_type + " " + found.aggregate_id)],
+        ["aggregate", h("a", { href: context.link("events", "", { q: aggregate(found) }) }, found.aggregate_type + " " + found.aggregate_id)],
         ["id", h("code", {}, found.id)],
         ["pipeline", context.pipeline],
         ["show in a terminal", h("code", {}, "semel events show " + found.id +

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { empty, h, show } from "./dom.js";
 import { table } from "./table.js";
-import { ago, badge, number, span } from "./words.js";
+import { ago, aggregate, badge, number, span, split } from "./words.js";
 
 const STATES = ["pending", "publishing", "published", "failed", "dead", "discarded"];
 
@@ -14,7 +14,7 @@ export const list = (context, events) =>
   table("Events", [
     ["written", (event) => ago(event.created_at)],
     ["event", (event) => h("a", { href: context.link("event", event.id) }, event.event_type), "wrap"],
-    ["aggregate", (event) => h("a", { href: context.link("events", "", { q: `aggregate:${event.aggregate_type}/${event.aggregate_id}` }), class: "quiet" },
+    ["aggregate", (event) => h("a", { href: context.link("events", "", { q: aggregate(event) }), class: "quiet" },
       event.aggregate_type + " " + event.aggregate_id), "wrap"],
     ["state", (event) => badge(event.state)],
     ["attempts", (event) => (event.attempts ? String(event.attempts) : ""), "end"],
@@ -32,11 +32,11 @@ export const events = async (root, context, { query }) => {
     submit.preventDefault();
     context.go("events", "", { q: field.value.trim() });
   } }, field, h("button", { type: "submit", class: "main" }, "Search"));
-  const rest = q.split(/\s+/).filter((word) => !word.startsWith("state:")).join(" ");
+  const words = split(q), rest = words.filter((word) => !word.startsWith("state:")).join(" ");
   const counts = context.summary()?.states;
-  const chip = (name, words, count) => {
-    const current = name ? q.includes("state:" + name) : !q.includes("state:");
-    return h("a", { href: context.link("events", "", { q: words }), "aria-current": current ? "true" : null },
+  const chip = (name, search, count) => {
+    const current = name ? words.includes("state:" + name) : !words.some((word) => word.startsWith("state:"));
+    return h("a", { href: context.link("events", "", { q: search }), "aria-current": current ? "true" : null },
       name || "all", count === undefined || count === null ? "" : " " + number(count));
   };
   const chips = h("div", { class: "chips", role: "group", "aria-label": "States" },

@@ -64,5 +64,12 @@ export const moment = (stamp) => {
 
 export const badge = (state, words = state) => h("span", { class: "badge " + state }, words);
 
-// A word of a search, quoted where it has to be.
-export const word = (text) => (/[\s"]/.test(text) ? '"' + text.replaceAll('"', "") + '"' : text);
+// A word of a search, quoted where it has to be. A slash outside quotes parts a type from an id, and
+// U+0085 is a space to the server.
+export const word = (text) => (/[\s\u0085"/]/.test(text) ? '"' + text.replace(/["\\]/g, "\\$&") + '"' : text);
+
+// The search for one aggregate, and for no other.
+export const aggregate = (of) => "aggregate:" + word(of.aggregate_type) + "/" + word(of.aggregate_id);
+
+// The words of a search, as they are written.
+export const split = (search) => search.match(/(?:"(?:\\.|[^"\\])*"?|[^\s\u0085"])+/gs) || [];

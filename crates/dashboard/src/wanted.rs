@@ -1,4 +1,5 @@
 //! What is looked for, in words: `state:dead type:order aggregate:42 event:OrderPlaced since:1h`.
+//! Inside quotes spaces and slashes mean nothing, and `\"` and `\\` are a quote and a backslash.
 
 use semel_core::admin::{Filter, State};
 use semel_core::{EventId, Timestamp};
@@ -21,12 +22,12 @@ impl Wanted {
         Ok(wanted)
     }
 
-    fn add(&mut self, word: &str, now: Timestamp) -> Result<(), String> {
+    fn add(&mut self, word: &Word, now: Timestamp) -> Result<(), String> {
         let filter = &mut self.filter;
-        let Some((qualifier, value)) = word.split_once(':') else {
-            match word.parse() {
+        let Some((qualifier, value)) = word.text.split_once(':') else {
+            match word.text.parse() {
                 Ok(id) => self.id = Some(id),
-                Err(_) => filter.aggregate_id = Some(word.to_owned()),
+                Err(_) => filter.aggregate_id = Some(word.text.clone()),
             }
             return Ok(());
         };
@@ -34,10 +35,11 @@ impl Wanted {
         match qualifier {
             "state" => filter.state = Some(state(value)?),
             "type" => filter.aggregate_type = text,
-            "aggregate" => match value.split_once('/') {
-                Some((kind, id)) => {
-                    filter.aggregate_type = Some(kind.to_owned());
-                    filter.aggregate_id = Some(id.to_owned());
+            "aggregate" => match word.slash {
+                Some(slash) => {
+                    let begin = qualifier.len() + 1;
+                    filter.aggregate_type = Some(word.text[begin..slash].to_owned());
+                    filter.aggregate_id = Some(word.text[slash + 1..].to_owned());
                 }
                 None => filter.aggregate_id = text,
             },
@@ -72,28 +74,45 @@ fn time(value: &str, now: Timestamp) -> Result<Timestamp, String> {
         .ok_or_else(|| format!("{value:?} is no time; write 1h or 2026-01-31T08:00:00Z"))
 }
 
+/// What stands between spaces, without its quotes.
+#[derive(Default)]
+struct Word {
+    text: String,
+    /// Where the first slash outside quotes is.
+    slash: Option<usize>,
+}
+
 /// Words at spaces, but not inside quotes.
-fn split(words: &str) -> Result<Vec<String>, String> {
-    let (mut found, mut word, mut quoted, mut begun) = (Vec::new(), String::new(), false, false);
-    for c in words.chars() {
+fn split(words: &str) -> Result<Vec<Word>, String> {
+    let (mut found, mut begun, mut quoted) = (Vec::new(), None::<Word>, false);
+    let mut rest = words.chars();
+    while let Some(c) = rest.next() {
+        if c.is_whitespace() && !quoted {
+            found.extend(begun.take());
+            continue;
+        }
+        let word = begun.get_or_insert_default();
         match c {
-            '"' => (quoted, begun) = (!quoted, true),
-            c if c.is_whitespace() && !quoted => {
-                if begun {
-                    found.push(std::mem::take(&mut word));
+            '"' => quoted = !quoted,
+            '\\' if quoted => {
+                let next = rest.next();
+                if !matches!(next, Some('"' | '\\')) {
+                    word.text.push('\\');
                 }
-                begun = false;
+                word.text.extend(next);
             }
             c => {
-                word.push(c);
-                begun = true;
+                if c == '/' && !quoted && word.slash.is_none() {
+                    word.slash = Some(word.text.len());
+                }
+                word.text.push(c);
             }
         }
     }
     if quoted {
         return Err("a quote is not closed".into());
     }
-    found.extend(begun.then_some(word));
+    found.extend(begun);
     Ok(found)
 }
 
@@ -125,6 +144,27 @@ mod tests {
     }
 
     #[test]
+    fn quotes_keep_what_would_part_words() {
+        for (words, kind, id) in [
+            (r#"aggregate:"a\"b""#, None, r#"a"b"#),
+            (r#"aggregate:"a\\ b""#, None, r"a\ b"),
+            (r#"aggregate:"a b\\""#, None, r"a b\"),
+            (r#"aggregate:"a\b c""#, None, r"a\b c"),
+            (r"aggregate:a\b", None, r"a\b"),
+            (r#"aggregate:"a/b""#, None, "a/b"),
+            (r#"aggregate:order/"4 2""#, Some("order"), "4 2"),
+            (r#"aggregate:"an/order"/"a/b""#, Some("an/order"), "a/b"),
+            ("aggregate:order/a/b", Some("order"), "a/b"),
+            (r#"type:order aggregate:"a/b""#, Some("order"), "a/b"),
+            (r#""a b""#, None, "a b"),
+        ] {
+            let filter = Wanted::parse(words, NOW).unwrap().filter;
+            let found = (filter.aggregate_type.as_deref(), filter.aggregate_id.as_deref());
+            assert_eq!(found, (kind, Some(id)), "{words}");
+        }
+    }
+
+    #[test]
     fn what_cannot_be_is_explained() {
         for (words, why) in [
             ("state:lost", "pending, publishing"),
@@ -132,6 +172,7 @@ mod tests {
             ("payload:x", "aggregate"),
             ("id:x", "no id"),
             ("aggregate:\"4", "not closed"),
+            (r#"aggregate:"4\""#, "not closed"),
         ] {
             let refusal = Wanted::parse(words, NOW).unwrap_err();
             assert!(refusal.contains(why), "{words}: {refusal}");

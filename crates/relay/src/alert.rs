@@ -16,6 +16,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use crate::relay::Relay;
+
 /// What was noted, and the task that sends it; dropping it ends the task.
 pub(crate) struct Alerts {
     noted: Arc<Noted>,
@@ -153,7 +155,7 @@ fn letter(pipeline: &str, message: &Message, failure: &Failure) -> Value {
 }
 
 fn alert(pipeline: &str, count: u64, letters: &[Value]) -> Message {
-    const KIND: &str = "semel.dead_letter";
+    const KIND: &str = Relay::ALERTS;
     let content = json!({
         "pipeline": pipeline,
         "count": count,

@@ -44,6 +44,13 @@ pub struct Relay {
 }
 
 impl Relay {
+    /// The topic of [alerts](Self::with_alert), for a sink that wants to know beforehand.
+    ///
+    /// ```
+    /// assert_eq!(semel_relay::Relay::ALERTS, "semel.dead_letter");
+    /// ```
+    pub const ALERTS: &str = "semel.dead_letter";
+
     /// A relay with default settings. The name labels its metrics and logs.
     pub fn new(
         name: impl Into<String>,

@@ -14,6 +14,7 @@
 //! | a message that the service failed to take | transient | `E-AWS-FAILED` |
 //! | no such queue, topic or bus | misconfigured | `E-AWS-MISSING` |
 //! | key, signature or rights are wrong | misconfigured | `E-AWS-ACCESS` |
+//! | the KMS key of the target is disabled, missing, or cannot be used | misconfigured | `E-AWS-ACCESS` |
 //! | no credentials | misconfigured | `E-AWS-CREDENTIALS` |
 
 use std::error::Error;
@@ -53,12 +54,19 @@ where
 }
 
 /// What a service says about one message of a batch.
-pub(super) fn refused_entry(to: &str, code: &str, why: &str, sender_fault: bool) -> Failure {
+pub(super) fn refused_entry(
+    to: &str,
+    code: &str,
+    why: &str,
+    sender_fault: bool,
+    expiry: Expiry,
+) -> Failure {
     let what = format!("AWS: {to:?} did not take a message: {why} ({code})");
-    if is_throttling(code) {
-        return throttled(&what, None);
+    match about_no_message(&what, code, expiry, None) {
+        Some(failure) => failure,
+        None if sender_fault => rejected(what),
+        None => failed(what),
     }
-    if sender_fault { rejected(what) } else { failed(what) }
 }
 
 /// A queue that did not carry out what it was told of one message.
@@ -97,31 +105,49 @@ const TIMEOUT: &str = "E-AWS-TIMEOUT";
 const REACH: &str = "check the network, region and endpoint_url, and the health of the service";
 
 fn by_code(what: &str, code: &str, status: u16, expiry: Expiry, wait: Option<Duration>) -> Failure {
-    if is_throttling(code) || status == 429 {
-        return throttled(what, wait);
+    match about_no_message(what, code, expiry, wait) {
+        Some(failure) => failure,
+        None if status == 429 => throttled(what, wait),
+        None if status >= 500 => Failure::unavailable(DOWN, what).with_fix(REACH),
+        None => rejected(what.to_owned()),
     }
-    let fixed = |fault, name, fix: &str| Failure::new(fault, name, what).with_fix(fix);
-    match code {
+}
+
+/// What would be said of any message, whoever is called at fault.
+fn about_no_message(
+    what: &str,
+    code: &str,
+    expiry: Expiry,
+    wait: Option<Duration>,
+) -> Option<Failure> {
+    let (fault, name, fix) = match code {
+        _ if is_throttling(code) => return Some(throttled(what, wait)),
         "ExpiredToken" | "ExpiredTokenException" | "RequestExpired" => match expiry {
             Expiry::UntilRenewed => {
-                fixed(Fault::Unavailable, "E-AWS-EXPIRED", "renew the session of the profile")
+                (Fault::Unavailable, "E-AWS-EXPIRED", "renew the session of the profile")
             }
             Expiry::ForGood => {
-                fixed(Fault::Misconfigured, "E-AWS-EXPIRED", "set a new session_token, or a role")
+                (Fault::Misconfigured, "E-AWS-EXPIRED", "set a new session_token, or a role")
             }
         },
-        _ if is_missing(code) => {
-            let fix = "create it in this region and account, or correct the topic";
-            fixed(Fault::Misconfigured, "E-AWS-MISSING", fix)
-        }
-        _ if is_denied(code) || is_bad_login(code) => {
-            let fix =
-                "check the keys, the clock of this machine, and the policies of role and target";
-            fixed(Fault::Misconfigured, "E-AWS-ACCESS", fix)
-        }
-        _ if status >= 500 => fixed(Fault::Unavailable, DOWN, REACH),
-        _ => rejected(what.to_owned()),
-    }
+        _ if is_about_encryption(code) => (
+            Fault::Misconfigured,
+            "E-AWS-ACCESS",
+            "check that the KMS key of the target is enabled, and that the role may use it",
+        ),
+        _ if is_missing(code) => (
+            Fault::Misconfigured,
+            "E-AWS-MISSING",
+            "create it in this region and account, or correct the topic",
+        ),
+        _ if is_denied(code) || is_bad_login(code) => (
+            Fault::Misconfigured,
+            "E-AWS-ACCESS",
+            "check the keys, the clock of this machine, and the policies of role and target",
+        ),
+        _ => return None,
+    };
+    Some(Failure::new(fault, name, what).with_fix(fix))
 }
 
 fn is_throttling(code: &str) -> bool {
@@ -133,8 +159,23 @@ fn is_throttling(code: &str) -> bool {
 fn is_missing(code: &str) -> bool {
     code.contains("NonExistentQueue")
         || code.contains("QueueDoesNotExist")
-        || ["NotFound", "NotFoundException", "ResourceNotFoundException", "KMS.NotFoundException"]
-            .contains(&code)
+        || ["NotFound", "NotFoundException", "ResourceNotFoundException"].contains(&code)
+}
+
+/// The target is encrypted, and its key cannot be used. SQS says `KMS.DisabledException` or
+/// `KmsDisabled`, SNS says `KMSDisabled`.
+fn is_about_encryption(code: &str) -> bool {
+    const TROUBLES: [&str; 6] = [
+        "AccessDenied",
+        "Disabled",
+        "InvalidKeyUsage",
+        "InvalidState",
+        "NotFound",
+        "OptInRequired",
+    ];
+    let Some((service, trouble)) = code.split_at_checked(3) else { return false };
+    let trouble = trouble.trim_start_matches('.');
+    service.eq_ignore_ascii_case("kms") && TROUBLES.iter().any(|known| trouble.starts_with(*known))
 }
 
 /// The user is known, and may not.
@@ -158,7 +199,7 @@ fn is_bad_login(code: &str) -> bool {
         "InvalidSecurity",
         "OptInRequired",
     ];
-    CODES.contains(&code) || code.starts_with("KMS.Disabled") || code.starts_with("KMS.OptIn")
+    CODES.contains(&code)
 }
 
 fn throttled(what: &str, wait: Option<Duration>) -> Failure {
@@ -253,6 +294,74 @@ mod tests {
             let failure = told(expiry);
             assert_eq!((failure.fault(), failure.code()), (fault, "E-AWS-EXPIRED"));
         }
+    }
+
+    /// Whether the service says it of a request or of one message of a batch, and whose fault it
+    /// calls it: no event may die of it.
+    fn told(code: &str) -> [Failure; 3] {
+        [
+            by_code("x", code, 400, Expiry::ForGood, None),
+            refused_entry("orders", code, "no", true, Expiry::ForGood),
+            refused_entry("orders", code, "no", false, Expiry::ForGood),
+        ]
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_used_is_a_mistake_in_the_set_up() {
+        let sqs = [
+            "KMS.AccessDeniedException",
+            "KMS.DisabledException",
+            "KMS.InvalidKeyUsageException",
+            "KMS.InvalidStateException",
+            "KMS.NotFoundException",
+            "KMS.OptInRequired",
+            "KmsAccessDenied",
+            "KmsDisabled",
+            "KmsInvalidKeyUsage",
+            "KmsInvalidState",
+            "KmsNotFound",
+            "KmsOptInRequired",
+        ];
+        let sns = [
+            "KMSAccessDenied",
+            "KMSDisabled",
+            "KMSInvalidState",
+            "KMSNotFound",
+            "KMSOptInRequired",
+        ];
+        for code in sqs.into_iter().chain(sns) {
+            for failure in told(code) {
+                let verdict = (failure.fault(), failure.code());
+                assert_eq!(verdict, (Fault::Misconfigured, "E-AWS-ACCESS"), "{code}");
+                assert!(failure.fix().unwrap().contains("KMS"), "{failure:?}");
+            }
+        }
+        for code in ["KMS.ThrottlingException", "KmsThrottled", "KMSThrottling"] {
+            for failure in told(code) {
+                let verdict = (failure.fault(), failure.code());
+                assert_eq!(verdict, (Fault::Unavailable, "E-AWS-THROTTLED"), "{code}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_for_every_message_is_not_put_down_to_one() {
+        let cases = [
+            ("AccessDenied", "E-AWS-ACCESS"),
+            ("AuthorizationError", "E-AWS-ACCESS"),
+            ("SignatureDoesNotMatch", "E-AWS-ACCESS"),
+            ("AWS.SimpleQueueService.NonExistentQueue", "E-AWS-MISSING"),
+            ("NotFound", "E-AWS-MISSING"),
+            ("ExpiredToken", "E-AWS-EXPIRED"),
+        ];
+        for (code, name) in cases {
+            for failure in told(code) {
+                let verdict = (failure.fault(), failure.code());
+                assert_eq!(verdict, (Fault::Misconfigured, name), "{code}");
+            }
+        }
+        let faults = told("InvalidMessageContents").map(|failure| failure.fault());
+        assert_eq!(faults, [Fault::Refused, Fault::Refused, Fault::Transient]);
     }
 
     #[test]

@@ -62,7 +62,8 @@ impl Service for Sns {
                 failed.id.parse().ok().and_then(|place: usize| answers.get_mut(place))
             {
                 let why = failed.message.as_deref().unwrap_or_default();
-                *answer = Err(refused_entry(topic, &failed.code, why, failed.sender_fault));
+                let (code, sender_fault) = (&failed.code, failed.sender_fault);
+                *answer = Err(refused_entry(topic, code, why, sender_fault, self.expiry));
             }
         }
         Ok(answers)

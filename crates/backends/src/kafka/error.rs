@@ -1,6 +1,8 @@
 //! Which error of librdkafka is which [`Fault`](semel_core::Fault). The table is in the
 //! [module](super).
 
+use std::time::Duration;
+
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
 use semel_core::{Failure, Fault};
@@ -135,6 +137,11 @@ pub(super) fn no_answer(complaint: &str) -> Failure {
     Failure::new(fault, code, format!("Kafka: no answer in time{why}")).with_fix(fix)
 }
 
+/// Nothing was committed, and nobody knows why.
+pub(super) fn producer_ended() -> Failure {
+    no_answer("the producer ended")
+}
+
 /// A transactional producer is of no use any more. What became of its last transaction is in the
 /// journal.
 pub(super) fn transaction_ended(id: &str, error: KafkaError) -> Failure {
@@ -162,7 +169,45 @@ pub(super) fn taken_over(id: &str) -> Failure {
     )
 }
 
-/// The same, for whoever asks whether it is worth trying again.
+/// The same of an inbox. Nothing gets better by waiting: whoever runs it has to end.
+pub(super) fn inbox_taken(name: &str) -> Failure {
+    let what = format!("Kafka: another process has opened the inbox {name:?}");
+    Failure::misconfigured(FENCED, what).with_fix(
+        "nothing, if that one is to go on from here; otherwise run one process per inbox, and \
+         give each consumer an inbox of its own",
+    )
+}
+
+/// The topic of an inbox is not as it must be; `wrong` is the setting.
+pub(super) fn inbox_topic(topic: &str, wrong: &str, keep: u64) -> Failure {
+    let what = format!("Kafka: topic {topic:?} does not keep ids as the inbox needs it: {wrong}");
+    Failure::misconfigured("E-KAFKA-INBOX-TOPIC", what).with_fix(format!(
+        "kafka-configs.sh --alter --topic {topic} --add-config \
+         'cleanup.policy=[compact,delete],retention.ms={keep},retention.bytes=-1'; or give the \
+         inbox another name"
+    ))
+}
+
+/// An inbox remembers as much as it may, and nothing of it is old enough to be forgotten.
+pub(super) fn inbox_full(bytes: usize) -> Failure {
+    let what = format!("Kafka: the ids of the inbox take {bytes} bytes, and it may have no more");
+    Failure::unavailable("E-KAFKA-INBOX-FULL", what)
+        .with_fix("raise `max_bytes` of the inbox, or `keep` ids for a shorter time")
+}
+
+pub(super) fn inbox_busy(waited: Duration) -> Failure {
+    let what =
+        format!("Kafka: another transaction has had the same message in hand for {waited:?}");
+    Failure::transient("E-KAFKA-INBOX-BUSY", what)
+        .with_fix("nothing, it is tried again; see whether a handler hangs")
+}
+
+pub(super) fn inbox_forbidden(topic: &str, fix: &str) -> Failure {
+    let what = format!("Kafka: the user may not make or read topic {topic:?}, the inbox");
+    Failure::misconfigured("E-KAFKA-ACL", what).with_fix(fix)
+}
+
+/// A failure for good, for whoever asks whether it is worth trying again.
 pub(super) fn at_its_end(over: &Failure) -> Failure {
     let failure = Failure::refused(over.code(), over.to_string());
     match over.fix() {
@@ -353,6 +398,21 @@ mod tests {
         }
         for code in [Code::PurgeQueue, Code::OutOfOrderSequenceNumber, Code::Fatal] {
             assert!(matches!(lost(code), Blame::Session), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_producer_that_ended_is_told_from_one_that_was_replaced() {
+        let told = |code| {
+            let failure = transaction_ended("shop-1-of-1", KafkaError::Global(code));
+            assert!(failure.fix().is_some(), "{code}");
+            (failure.fault(), failure.code())
+        };
+        for code in [Code::ProducerFenced, Code::Fenced, Code::InvalidProducerEpoch] {
+            assert_eq!(told(code), (Fault::Unavailable, FENCED), "{code}");
+        }
+        for code in [Code::Fatal, Code::InvalidTransactionalState, Code::UnknownProducerId] {
+            assert_eq!(told(code), (Fault::Unavailable, "E-KAFKA-TRANSACTION"), "{code}");
         }
     }
 }

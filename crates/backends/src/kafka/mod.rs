@@ -4,22 +4,27 @@
 //! all replicas in sync have it. Its key is the aggregate id, so a lane has one partition, and a
 //! message that fails ends the producer before any later one of its partition can be written.
 //! [`ExactlyOnceSink`] does the same in transactions, and recognises what it has sent before.
-//! [`KafkaSubscription`] reads topics as a member of a consumer group.
+//! [`KafkaSubscription`] reads topics as a member of a consumer group. [`KafkaInbox`] remembers which
+//! messages took effect, where the effect is messages that a handler sends.
 //!
 //! | error | fault | code |
 //! |---|---|---|
 //! | no broker can be reached, nothing is confirmed in time, too few replicas | unavailable | `E-KAFKA-DOWN` |
 //! | user or password is wrong | misconfigured | `E-KAFKA-AUTH` |
 //! | the certificate of the broker, or ours, is not trusted | misconfigured | `E-KAFKA-TLS` |
-//! | the user may not write to the topic | misconfigured | `E-KAFKA-ACL` |
+//! | the user may not write to the topic, use the transactional id or its journal | misconfigured | `E-KAFKA-ACL` |
 //! | the topic does not exist | misconfigured | `E-KAFKA-TOPIC-MISSING` |
 //! | the name of the topic is not legal | refused | `E-KAFKA-TOPIC-NAME` |
 //! | the message is too large | refused | `E-KAFKA-TOO-LARGE` |
 //! | the broker does not take the record for another reason | refused | `E-KAFKA-RECORD` |
 //! | librdkafka does not take a setting | misconfigured | `E-KAFKA-CONFIG` |
 //! | another relay has taken over this transactional id | unavailable, then refused by `check` | `E-KAFKA-FENCED` |
-//! | the transactional producer ended for another reason | the same | `E-KAFKA-TRANSACTION` |
+//! | another process has opened this inbox | misconfigured | `E-KAFKA-FENCED` |
+//! | the transactional producer ended for another reason | unavailable | `E-KAFKA-TRANSACTION` |
 //! | a topic does not take a dead letter of a subscription | misconfigured | `E-KAFKA-DEAD-LETTER` |
+//! | the topic of an inbox does not keep ids as it must | misconfigured | `E-KAFKA-INBOX-TOPIC` |
+//! | an inbox has more to remember than it may | unavailable | `E-KAFKA-INBOX-FULL` |
+//! | another transaction takes long with the same message | transient | `E-KAFKA-INBOX-BUSY` |
 //! | anything else | transient | `E-KAFKA` |
 //!
 //! ```no_run
@@ -40,6 +45,7 @@ mod arrivals;
 mod config;
 mod dispatch;
 mod error;
+mod inbox;
 mod once;
 mod plan;
 mod record;
@@ -47,8 +53,10 @@ mod session;
 mod sink;
 mod stamp;
 mod subscription;
+mod topic;
 
 pub use config::{Compression, KafkaConfig, Mechanism, Sasl, Tls};
+pub use inbox::{KafkaInbox, KafkaInboxConfig, KafkaTx};
 pub use once::ExactlyOnceSink;
 pub use sink::KafkaSink;
 pub use subscription::{KafkaSubscription, KafkaSubscriptionConfig, Start};

@@ -1,8 +1,9 @@
 //! In which order the messages of a batch leave, and what became of them.
 //!
-//! Kafka keeps order within a partition. A lane has one partition of each topic, so all messages of
-//! a lane that go to one topic may be under way at once. Where a lane changes topics, the next
-//! message waits until the ones before are confirmed.
+//! Kafka keeps order within a partition, and a key has one partition of each topic. So all messages
+//! of a lane that have one topic and one key may be under way at once. Where a lane changes topics,
+//! or keys (a pipeline may take them from elsewhere than the aggregate id), the next message waits
+//! until the ones before are confirmed.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -40,7 +41,7 @@ impl<'a> Plan<'a> {
         make: impl Fn(usize, &Message) -> Result<Record, Failure>,
     ) -> Vec<Record> {
         let pending = std::mem::take(&mut self.pending);
-        let mut topics = HashMap::with_capacity(pending.len());
+        let mut routes = HashMap::with_capacity(pending.len());
         let mut wave: Vec<Record> = Vec::with_capacity(pending.len());
         let mut taken = 0;
         for place in pending {
@@ -48,7 +49,7 @@ impl<'a> Plan<'a> {
             if self.failed.contains(&lane) {
                 continue;
             }
-            if taken > room || !goes_along(topics.entry(lane), message) {
+            if taken > room || !goes_along(routes.entry(lane), message) {
                 self.pending.push(place);
                 continue;
             }
@@ -120,15 +121,18 @@ impl<'a> Plan<'a> {
     }
 }
 
+/// Topic and key: what goes the same way has the same partition.
+type Route<'a> = (&'a str, &'a str);
+
 /// Whether a message may be under way together with those of its lane that are.
-fn goes_along<'a>(entry: Entry<'_, LaneKey, Option<&'a str>>, message: &'a Message) -> bool {
-    let topic = message.topic.as_str();
+fn goes_along<'a>(entry: Entry<'_, LaneKey, Option<Route<'a>>>, message: &'a Message) -> bool {
+    let route = (message.topic.as_str(), message.key());
     match entry {
         Entry::Vacant(entry) => {
-            entry.insert(Some(topic));
+            entry.insert(Some(route));
             true
         }
-        Entry::Occupied(mut entry) if *entry.get() != Some(topic) => {
+        Entry::Occupied(mut entry) if *entry.get() != Some(route) => {
             entry.insert(None);
             false
         }
@@ -165,6 +169,21 @@ mod tests {
     #[test]
     fn a_lane_that_changes_topics_waits() {
         let batch = batch(&[("a", "x"), ("a", "x"), ("b", "y"), ("a", "y"), ("a", "x")]);
+        let mut plan = Plan::new(&batch);
+        for expected in [vec![0, 1, 2], vec![3], vec![4], vec![]] {
+            let wave = places(&plan.next_wave(usize::MAX, make));
+            assert_eq!(wave, expected);
+            wave.into_iter().for_each(|place| plan.confirm(place));
+        }
+        assert_eq!(plan.finish(), Published::All);
+    }
+
+    #[test]
+    fn a_lane_that_changes_keys_waits() {
+        let mut batch = batch(&[("a", "x"), ("a", "x"), ("b", "x"), ("a", "x"), ("a", "x")]);
+        for (message, key) in batch.iter_mut().zip(["eu", "eu", "us", "us", "eu"]) {
+            message.key = Some(key.into());
+        }
         let mut plan = Plan::new(&batch);
         for expected in [vec![0, 1, 2], vec![3], vec![4], vec![]] {
             let wave = places(&plan.next_wave(usize::MAX, make));

@@ -9,6 +9,7 @@ use super::error;
 use super::stamp;
 
 /// A message, ready to be sent.
+#[derive(Clone)]
 pub(super) struct Record {
     /// Its place in the batch of the caller.
     pub(super) place: usize,

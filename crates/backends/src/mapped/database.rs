@@ -41,6 +41,129 @@ pub(crate) trait Database: fmt::Debug + Send + Sync {
     ) -> Result<Option<Vec<Answer>>, Failure>;
 }
 
+/// Implements [`Database`] for a store, and what a program may ask it about mapped tables.
+///
+/// What each database does in its own way are functions of one name beside it: `check_schema`,
+/// `begin`, `read`, `query` and `row`; and `failure`.
+macro_rules! implement_mapped {
+    ($store:ty, $dialect:ident, $connection:ty) => {
+        impl $store {
+            /// A table of another shape as a source for the pipeline of this name, taking it over
+            /// from any other owner. semel's own tables are needed as well, for what failed.
+            ///
+            /// # Errors
+            /// `Misconfigured` when the mapping does not fit, with everything that is wrong.
+            pub async fn mapped_source(
+                &self,
+                pipeline: &str,
+                mapping: &$crate::mapped::Mapping,
+            ) -> Result<$crate::mapped::MappedSource, semel_core::Failure> {
+                let database = std::sync::Arc::new(self.clone());
+                $crate::mapped::MappedSource::open(database, pipeline, mapping).await
+            }
+
+            /// The operator's view of a pipeline over a table of another shape.
+            #[must_use]
+            pub fn mapped_admin(
+                &self,
+                pipeline: &str,
+                mapping: &$crate::mapped::Mapping,
+            ) -> $crate::mapped::MappedAdmin {
+                let database = std::sync::Arc::new(self.clone());
+                $crate::mapped::MappedAdmin::new(database, pipeline, mapping)
+            }
+
+            /// Holds a mapping against the real table, and says which order it gives. Changes
+            /// nothing.
+            ///
+            /// # Errors
+            /// `Misconfigured` when it does not fit, with everything that is wrong.
+            pub async fn check_mapping(
+                &self,
+                mapping: &$crate::mapped::Mapping,
+            ) -> Result<$crate::mapped::LaneOrder, semel_core::Failure> {
+                $crate::mapped::check(self, mapping).await.map(|table| table.lane_order())
+            }
+        }
+
+        #[async_trait::async_trait]
+        impl $crate::mapped::Database for $store {
+            fn dialect(&self) -> $crate::mapped::Dialect {
+                $crate::mapped::Dialect::$dialect
+            }
+
+            fn clock(&self) -> &dyn semel_core::Clock {
+                &*self.clock
+            }
+
+            fn airspace(&self) -> &$crate::mapped::Airspace {
+                &self.airspace
+            }
+
+            fn announce_change(&self) {
+                self.announce_change();
+            }
+
+            fn changes(&self) -> tokio::sync::watch::Receiver<()> {
+                self.changes()
+            }
+
+            async fn check_schema(&self) -> Result<(), semel_core::Failure> {
+                check_schema(self).await
+            }
+
+            async fn read(
+                &self,
+                what: &'static str,
+                statement: $crate::mapped::Statement,
+            ) -> Result<Vec<$crate::mapped::Row>, semel_core::Failure> {
+                read(self, what, &statement).await
+            }
+
+            async fn write(
+                &self,
+                what: &'static str,
+                statements: Vec<$crate::mapped::Statement>,
+            ) -> Result<Option<Vec<$crate::mapped::Answer>>, semel_core::Failure> {
+                let mut tx = begin(self).await?;
+                let mut answers = Vec::with_capacity(statements.len());
+                for statement in &statements {
+                    let answer = run(&mut tx, statement).await.map_err(failure(what))?;
+                    let is_guard = statement.kind == $crate::mapped::Kind::Guard;
+                    if is_guard && answer.rows.is_empty() {
+                        return Ok(None);
+                    }
+                    answers.push(answer);
+                }
+                tx.commit().await.map_err(failure(what))?;
+                Ok(Some(answers))
+            }
+        }
+
+        async fn run(
+            connection: &mut $connection,
+            statement: &$crate::mapped::Statement,
+        ) -> Result<$crate::mapped::Answer, sqlx::Error> {
+            if statement.kind == $crate::mapped::Kind::Change {
+                let changed = query(statement).execute(connection).await?.rows_affected();
+                return Ok($crate::mapped::Answer { rows: Vec::new(), changed });
+            }
+            let rows = fetch(connection, statement).await?;
+            Ok($crate::mapped::Answer { rows, changed: 0 })
+        }
+
+        async fn fetch(
+            connection: &mut $connection,
+            statement: &$crate::mapped::Statement,
+        ) -> Result<Vec<$crate::mapped::Row>, sqlx::Error> {
+            let rows = query(statement).fetch_all(connection).await?;
+            rows.iter().map(row).collect()
+        }
+    };
+}
+
+pub(crate) use implement_mapped;
+
 impl dyn Database + '_ {
     /// An empty statement.
     pub(crate) fn statement(&self) -> Statement {

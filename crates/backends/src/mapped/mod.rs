@@ -72,6 +72,6 @@ pub use order::LaneOrder;
 pub use source::MappedSource;
 
 pub(crate) use check::check;
-pub(crate) use database::{Airspace, Database};
+pub(crate) use database::{Airspace, Database, implement_mapped};
 pub(crate) use dialect::Dialect;
 pub(crate) use statement::{Answer, Kind, Param, Row, Statement, Value};

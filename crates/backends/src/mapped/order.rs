@@ -11,8 +11,8 @@
 pub enum LaneOrder {
     /// That of a number, or of the column that the mapping names.
     ByColumn,
-    /// That of the time of writing. Rows that have the same time, as those of one transaction may,
-    /// come in the order of their ids, which is any.
+    /// That of the time of writing. Rows that have the same time, as those of one transaction have
+    /// by `now()` of PostgreSQL, come in the order of their ids, which is any.
     ByTime,
     /// None: rows come in the order of ids that tell nothing.
     None,
@@ -28,4 +28,9 @@ impl LaneOrder {
     /// What to do when it is not kept.
     pub const FIX: &str = "let the database number the rows (an identity or auto_increment column), and \
         write order = \"ITS NAME\" in columns";
+
+    /// What to do when it is that of the time of writing.
+    pub const FIX_TIME: &str = "let the database number the rows (an identity or auto_increment \
+        column), and write order = \"ITS NAME\" in columns; on PostgreSQL, created_at default \
+        clock_timestamp() instead of now() gives the rows of a transaction different times";
 }

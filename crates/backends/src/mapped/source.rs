@@ -14,8 +14,8 @@ use super::check::check;
 use super::database::{Database, Flight, Flights};
 use super::pipeline::Pipeline;
 use super::statement::Row;
-use super::table::timestamp;
 use super::{LaneOrder, Mapping};
+use crate::row::timestamp;
 
 /// A mapped table as a source for one pipeline. Made by `mapped_source` of a store.
 ///
@@ -70,14 +70,7 @@ impl MappedSource {
     ) -> Result<Self, Failure> {
         database.check_schema().await?;
         let table = check(&*database, mapping).await?;
-        if !table.lane_order().is_kept() {
-            tracing::warn!(
-                pipeline,
-                table = mapping.shown(),
-                fix = LaneOrder::FIX,
-                "no column orders the rows: events of one aggregate come in any order"
-            );
-        }
+        warn_of_order(table.lane_order(), pipeline, &mapping.shown());
         let pipeline = Pipeline { name: pipeline.to_owned(), table: Arc::new(table) };
         let epoch = pipeline.take_over(&*database).await?;
         pipeline.tidy(&*database, Some(epoch)).await?;
@@ -245,6 +238,26 @@ impl Source for MappedSource {
 
     async fn close(&mut self) {
         self.flights.lock().clear();
+    }
+}
+
+/// Says what order is not to be had, once for each start.
+fn warn_of_order(order: LaneOrder, pipeline: &str, table: &str) {
+    match order {
+        LaneOrder::ByColumn => {}
+        LaneOrder::ByTime => tracing::warn!(
+            pipeline,
+            table,
+            fix = LaneOrder::FIX_TIME,
+            "only the time of writing orders the rows: events of one aggregate that have the same \
+             time, as those of one transaction, come in any order"
+        ),
+        LaneOrder::None => tracing::warn!(
+            pipeline,
+            table,
+            fix = LaneOrder::FIX,
+            "no column orders the rows: events of one aggregate come in any order"
+        ),
     }
 }
 

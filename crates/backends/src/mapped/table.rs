@@ -3,14 +3,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use semel_core::{Event, Failure, Headers, Payload, Timestamp};
-use serde_json::Value as Json;
+use semel_core::{Event, Failure, Payload, Timestamp};
 
 use super::dialect::{Dialect, Key};
 use super::identity;
 use super::mapping::Origin;
 use super::statement::{Row, Statement};
 use super::{LaneOrder, Mapping};
+use crate::row::{parse_headers, timestamp};
 
 /// A table whose columns are known. In queries it is called `t`.
 #[derive(Clone, Debug)]
@@ -386,30 +386,10 @@ impl Table {
     }
 }
 
-/// A time in microseconds. One out of range becomes the nearest.
-pub(crate) fn timestamp(micros: i64) -> Timestamp {
-    let nearest = if micros < 0 { Timestamp::MIN } else { Timestamp::MAX };
-    Timestamp::from_microsecond(micros).unwrap_or(nearest)
-}
-
 /// A time as SQLite itself writes it, with milliseconds.
 fn as_text(time: Timestamp) -> String {
     let time = Timestamp::from_millisecond(time.as_millisecond()).unwrap_or(time);
     format!("{time:.3}").replace('T', " ").replace('Z', "")
-}
-
-/// Headers as a writer of any language may have put them: what is not a string is kept as JSON, and
-/// what is no object is no headers.
-fn parse_headers(json: &str) -> Headers {
-    let values: BTreeMap<String, Json> = serde_json::from_str(json).unwrap_or_default();
-    let mut headers = Headers::default();
-    for (name, value) in values {
-        match value {
-            Json::String(text) => headers.set(name, text),
-            other => headers.set(name, other.to_string()),
-        }
-    }
-    headers
 }
 
 #[cfg(test)]
@@ -421,13 +401,5 @@ mod tests {
         let time = Timestamp::from_microsecond(1_767_225_600_123_456).unwrap();
         assert_eq!(as_text(time), "2026-01-01 00:00:00.123");
         assert_eq!(as_text(Timestamp::UNIX_EPOCH), "1970-01-01 00:00:00.000");
-    }
-
-    #[test]
-    fn headers_that_are_no_object_are_none() {
-        assert!(parse_headers("[1]").is_empty());
-        assert!(parse_headers("{").is_empty());
-        let headers = parse_headers(r#"{"Tenant":"acme","retries":3}"#);
-        assert_eq!(headers.iter().collect::<Vec<_>>(), [("tenant", "acme"), ("retries", "3")]);
     }
 }

@@ -11,7 +11,8 @@ use super::identity;
 use super::mapping::Origin;
 use super::pipeline::{CHUNK, Pipeline};
 use super::statement::{Row, Statement};
-use super::table::{ColumnType, PUBLISHED_AT, Table, UNMARKED, timestamp};
+use super::table::{ColumnType, PUBLISHED_AT, Table, UNMARKED};
+use crate::row::timestamp;
 
 /// PostgreSQL counts published rows up to this size of the table, and estimates beyond it.
 const COUNTED_BYTES: u32 = 256 * 1024 * 1024;

@@ -54,6 +54,33 @@ pub(super) fn schema_missing(what: impl Into<String>) -> Failure {
     Failure::new(fault, code, what).with_fix(fix)
 }
 
+/// What the tables of consumers have room for, in characters. A server that is not strict, and
+/// `INSERT IGNORE` on any, would cut what is longer, and then two names are one.
+const NAME_CHARS: usize = 255;
+
+pub(super) fn check_consumer(consumer: &str) -> Result<(), Failure> {
+    if fits(consumer) {
+        return Ok(());
+    }
+    let what = format!("MySQL: the consumer {consumer:?} has too long a name");
+    Err(Failure::misconfigured("E-PIPELINE-NAME", what)
+        .with_fix(format!("use at most {NAME_CHARS} characters")))
+}
+
+pub(super) fn check_scope(scope: &str) -> Result<(), Failure> {
+    if fits(scope) {
+        return Ok(());
+    }
+    let (_, code, _) = VALUE;
+    let what = format!("MySQL: the scope {scope:?} of a mark is too long");
+    Err(Failure::refused(code, what)
+        .with_fix(format!("use at most {NAME_CHARS} characters, such as a hash of it")))
+}
+
+fn fits(name: &str) -> bool {
+    name.len() <= NAME_CHARS || name.chars().count() <= NAME_CHARS
+}
+
 type Verdict = (Fault, &'static str, &'static str);
 
 const DOWN: Verdict = (
@@ -169,6 +196,17 @@ mod tests {
             let verdict = by_number(number, state);
             assert_eq!((verdict.0, verdict.1), (fault, code), "{number} {state}");
         }
+    }
+
+    #[test]
+    fn names_are_as_long_as_the_tables_are_wide() {
+        let (most, more) = ("ü".repeat(255), "ü".repeat(256));
+        check_consumer(&most).unwrap();
+        check_scope(&most).unwrap();
+        let failure = check_consumer(&more).unwrap_err();
+        assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-PIPELINE-NAME"));
+        let failure = check_scope(&more).unwrap_err();
+        assert_eq!((failure.fault(), failure.code()), (Fault::Refused, "E-MYSQL-VALUE"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use semel_core::{EventId, Failure};
 use sqlx::{AssertSqlSafe, MySql, Transaction};
 use uuid::Uuid;
 
-use super::error::failure;
+use super::error::{check_consumer, failure};
 use super::store::{MysqlStore, changed, count, micros};
 use crate::letters::stored;
 
@@ -94,6 +94,7 @@ impl InboxStore for MysqlInbox {
         consumer: &str,
         id: EventId,
     ) -> Result<Seen, Failure> {
+        check_consumer(consumer)?;
         let id = id.as_uuid().as_bytes().as_slice();
         let recorded = sqlx::query(RECORD).bind(consumer).bind(id).execute(&mut **tx).await;
         match recorded {
@@ -118,6 +119,7 @@ impl InboxStore for MysqlInbox {
         consumer: &str,
         ids: &[EventId],
     ) -> Result<Vec<bool>, Failure> {
+        check_consumer(consumer)?;
         // In one order, so that two who record the same ones do not wait in a circle.
         let distinct: BTreeSet<_> = ids.iter().map(|id| *id.as_uuid()).collect();
         let distinct: Vec<_> = distinct.into_iter().collect();
@@ -178,6 +180,7 @@ impl InboxStore for MysqlInbox {
     }
 
     async fn count(&self, consumer: &str, tally: Tally) -> Result<(), Failure> {
+        check_consumer(consumer)?;
         let mut query = sqlx::query(COUNT);
         for (name, number) in tally.named() {
             query = query.bind(name).bind(consumer).bind(stored(number));

@@ -1,19 +1,17 @@
 //! [`Insight`]: how far pipelines are, who works on them, and who changed what.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use semel_core::admin::{ErrorGroup, ParkedLane, State, Troubles};
-use semel_core::insight::{
-    AuditEntry, ConsumerView, EffectView, Insight, LogView, RelayView, Workings,
-};
+use semel_core::insight::{AuditEntry, ConsumerView, EffectView, Insight, LogView, Workings};
 use semel_core::{EventId, Failure};
 
 use super::error::failure;
 use super::row::as_micros;
 use super::store::{MysqlStore, count, timestamp};
-use crate::applied::{effect, if_allowed};
+use crate::applied::if_allowed;
+use crate::coordination::relays;
 
 /// The numbers that were given out, counting those that wait for one, and the last settled one; when
 /// the cursor moved; the size of the table; and why it is polled for. Takes the pipeline three times.
@@ -88,22 +86,16 @@ impl Insight for MysqlStore {
             .map_err(failed())?;
         let rows: Vec<(String, u32, i64, Option<u32>)> =
             sqlx::query_as(RELAYS).bind(pipeline).fetch_all(&mut *tx).await.map_err(failed())?;
-        let mut relays = BTreeMap::new();
-        for (name, of, left, share) in rows {
-            let lease_left = Duration::from_micros(left.try_into().unwrap_or(0));
-            let new = || RelayView { name: name.clone(), shares: vec![], of, lease_left };
-            let relay: &mut RelayView = relays.entry(name.clone()).or_insert_with(new);
-            relay.shares.extend(share);
-        }
-        let mut relays: Vec<_> = relays.into_values().collect();
-        relays.sort_by_key(|relay| relay.shares.is_empty());
+        let relay = |(name, of, left, share): (String, u32, i64, Option<u32>)| {
+            (name, of, Duration::from_micros(left.try_into().unwrap_or(0)), share)
+        };
         let active = self.is_tailed(pipeline).await?;
         Ok(Workings {
             written: Some(written.unwrap_or(0)),
             settled: Some(settled.unwrap_or(0)),
             moved_at: moved_at.map(timestamp),
             bytes,
-            relays,
+            relays: relays(rows.into_iter().map(relay)),
             log: Some(LogView { active, polling, ..LogView::default() }),
         })
     }
@@ -124,13 +116,7 @@ impl Insight for MysqlStore {
     }
 
     async fn effects(&self, id: EventId) -> Result<Vec<EffectView>, Failure> {
-        let mut effects = Vec::new();
-        for consumer in Self::consumers(self).await? {
-            let found = self.applied(&consumer, id, 1).await?;
-            effects.extend(effect(consumer, &found, id));
-        }
-        effects.sort_by_key(|effect| effect.at);
-        Ok(effects)
+        self.effects_of(id).await
     }
 
     async fn note(

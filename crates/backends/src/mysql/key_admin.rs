@@ -7,7 +7,7 @@ use semel_core::idempotency::{KeyAdmin, KeyPage, KeyView, ScopedKey};
 use super::error::failure;
 use super::keys::MysqlKeys;
 use super::store::count;
-use crate::key_page::{KeyRow, after, page};
+use crate::key_page::{KeyRow, after, implement_key_admin, page};
 
 macro_rules! select {
     ($which:literal) => {
@@ -31,33 +31,7 @@ const FREE: &str = "UPDATE semel_keys \
 
 type Row = (Vec<u8>, u32, Option<u8>, Option<Vec<u8>>, Option<i64>, i64);
 
-#[async_trait]
-impl KeyAdmin for MysqlKeys {
-    async fn list(&self, place: Option<&str>, limit: usize) -> Result<KeyPage, Failure> {
-        let rows: Vec<Row> = sqlx::query_as(LIST)
-            .bind(after(place)?)
-            .bind(count(limit))
-            .fetch_all(self.store.pool())
-            .await
-            .map_err(failure("list keys"))?;
-        Ok(page(rows.into_iter().filter_map(view).collect(), limit))
-    }
-
-    async fn look(&self, key: &ScopedKey) -> Result<Option<KeyView>, Failure> {
-        let row: Option<Row> = sqlx::query_as(LOOK)
-            .bind(key.as_bytes().as_slice())
-            .fetch_optional(self.store.pool())
-            .await
-            .map_err(failure("look at a key"))?;
-        Ok(row.and_then(view))
-    }
-
-    async fn free(&self, key: &ScopedKey) -> Result<bool, Failure> {
-        let query = sqlx::query(FREE).bind(key.as_bytes().as_slice());
-        let freed = query.execute(self.store.pool()).await.map_err(failure("free a key"))?;
-        Ok(freed.rows_affected() == 1)
-    }
-}
+implement_key_admin!(MysqlKeys, pool);
 
 fn view((key, attempt, version, last, bytes, remaining): Row) -> Option<KeyView> {
     KeyRow { key, attempt, version, last, bytes, remaining }.view()

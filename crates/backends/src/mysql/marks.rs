@@ -5,7 +5,7 @@ use semel_core::marks::Step;
 use semel_core::{Failure, Marks};
 use sqlx::{MySql, Transaction};
 
-use super::error::failure;
+use super::error::{check_consumer, check_scope, failure};
 use crate::letters::stored;
 
 /// The table `semel_marks`. Made by [`MysqlStore::marks`](super::MysqlStore::marks).
@@ -22,6 +22,12 @@ const STEP: &str =
 
 const BEGIN: &str = "insert ignore into semel_marks (consumer, scope, position) values (?, ?, ?)";
 
+/// A mark whose name was cut would be found under another, and never below what is to come.
+fn check(consumer: &str, scope: &str) -> Result<(), Failure> {
+    check_consumer(consumer)?;
+    check_scope(scope)
+}
+
 #[async_trait]
 impl Marks<Transaction<'static, MySql>> for MysqlMarks {
     async fn mark(
@@ -30,6 +36,7 @@ impl Marks<Transaction<'static, MySql>> for MysqlMarks {
         consumer: &str,
         scope: &str,
     ) -> Result<Option<u64>, Failure> {
+        check(consumer, scope)?;
         let mark: Option<i64> = sqlx::query_scalar(MARK)
             .bind(consumer)
             .bind(scope)
@@ -46,6 +53,7 @@ impl Marks<Transaction<'static, MySql>> for MysqlMarks {
         scope: &str,
         to: u64,
     ) -> Result<bool, Failure> {
+        check(consumer, scope)?;
         let to = stored(to);
         // A row may be made by somebody else between the two.
         for _ in 0..2 {
@@ -69,6 +77,7 @@ impl Marks<Transaction<'static, MySql>> for MysqlMarks {
         consumer: &str,
         steps: &[Step<'_>],
     ) -> Result<Vec<bool>, Failure> {
+        steps.iter().try_for_each(|step| check(consumer, step.scope))?;
         let mut moved = Vec::with_capacity(steps.len());
         for Step { scope, from, to } in steps {
             let step =

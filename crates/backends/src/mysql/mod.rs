@@ -39,6 +39,7 @@ mod insight;
 mod key_admin;
 mod keys;
 mod letters;
+mod many;
 mod mapped;
 mod marks;
 mod outbox;

@@ -7,14 +7,18 @@ use sqlx::error::DatabaseError;
 use sqlx::{Connection, MySql, MySqlConnection, QueryBuilder, Transaction};
 
 use super::error::failure;
+use super::many;
 use super::store::MysqlStore;
 
 /// Appends events to `semel_outbox`. Made by [`MysqlStore::outbox`].
 ///
 /// It works on any transaction of the same database, of any isolation level, also on one the
-/// application opened on a pool of its own, and never begins or commits one. Up to 500 events of
-/// 4 MiB together are one statement; more are several, undone together by a savepoint. InnoDB
-/// undoes a refused statement and nothing else, so the transaction can go on after a duplicate.
+/// application opened on a pool of its own, and never begins or commits one. InnoDB undoes a refused
+/// statement and nothing else, so the transaction can go on after a duplicate.
+///
+/// **Round trips.** One, once the connection has prepared the statement: up to 8 events have one for
+/// each number of them, and all others share one. What is more than 4 MiB as it is sent is several
+/// statements, undone together by a savepoint.
 ///
 /// **Order.** Events of one aggregate are published in the order of their transactions' commits
 /// when these exclude each other, as they do when each changes the aggregate's own row *before* it
@@ -51,15 +55,13 @@ pub struct MysqlOutbox {
     limits: EventLimits,
 }
 
-/// The most rows of one statement: its parameters stay well below the limit of 65,535.
-const ROWS: usize = 500;
-
 /// The most bytes of one statement: well below the `max_allowed_packet` of 16 MiB or more that
 /// servers have unless somebody lowered it.
 const BYTES: usize = 4 * 1024 * 1024;
 
-/// Statements of up to so many rows are common enough to be kept prepared.
-const PREPARED_ROWS: usize = 8;
+/// Up to so many events are rows with parameters of their own, a statement for each number of them:
+/// cheaper for the server than to take JSON apart, and few enough to be kept prepared.
+const FEW: usize = 8;
 
 impl MysqlOutbox {
     pub(super) fn new(store: MysqlStore) -> Self {
@@ -85,7 +87,7 @@ impl MysqlOutbox {
         self.append_all(tx, &[event]).await
     }
 
-    /// Appends all events, or none.
+    /// Appends all events, or none, in one round trip; see [`MysqlOutbox`].
     ///
     /// # Errors
     /// [`AppendError`]; after `Duplicate` and `Invalid` the transaction can go on.
@@ -98,13 +100,7 @@ impl MysqlOutbox {
             .iter()
             .try_for_each(|event| event.check(&self.limits))
             .map_err(AppendError::Invalid)?;
-        let (first, rest) = events.split_at(fitting(events));
-        let inserted = if rest.is_empty() {
-            insert(tx, first).await
-        } else {
-            insert_in_parts(tx, events).await
-        };
-        match inserted {
+        match insert_all(tx, events).await {
             Ok(()) => Ok(()),
             Err(sqlx::Error::Database(error)) if error.is_unique_violation() => {
                 let key = duplicate_key(&*error, events);
@@ -129,23 +125,92 @@ impl OutboxWriter for MysqlOutbox {
     }
 }
 
-/// How many of the events go into one statement: at least one, if there is any.
+/// What one statement inserts: the server numbers its rows in their order, and undoes all of it when
+/// one row is refused.
+enum Part<'e> {
+    Few(&'e [Event]),
+    /// So many of the events, as the parameter of [`many::INSERT`].
+    Many(usize, String),
+}
+
+impl<'e> Part<'e> {
+    /// As many of the events as one statement takes, from the first on: at least one, if there is
+    /// any.
+    fn first_of(events: &'e [Event]) -> Result<Self, sqlx::Error> {
+        if events.len() > FEW {
+            let encoded = many::encode(events, BYTES);
+            let (json, count) = encoded.map_err(|error| sqlx::Error::Encode(error.into()))?;
+            if count > FEW {
+                return Ok(Self::Many(count, json));
+            }
+        }
+        let (few, _) = events.split_at(fitting(events));
+        Ok(Self::Few(few))
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Few(events) => events.len(),
+            Self::Many(count, _) => *count,
+        }
+    }
+
+    async fn insert(self, connection: &mut MySqlConnection) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Few([]) => Ok(()),
+            Self::Few(events) => insert_few(connection, events).await,
+            Self::Many(count, json) => {
+                let done = sqlx::query(many::INSERT).bind(json).execute(connection).await?;
+                let written = done.rows_affected();
+                if usize::try_from(written) == Ok(count) {
+                    return Ok(());
+                }
+                Err(sqlx::Error::Protocol(format!("{written} of {count} events were written")))
+            }
+        }
+    }
+}
+
+/// How many of the events are rows of one statement.
 fn fitting(events: &[Event]) -> usize {
     let mut bytes = 0;
     let fits = |event: &&Event| {
         bytes += event.size();
         bytes <= BYTES
     };
-    let count = events.iter().take(ROWS).take_while(fits).count();
+    let count = events.iter().take(FEW).take_while(fits).count();
     count.max(1).min(events.len())
 }
 
-/// One statement: the server numbers its rows in their order, and undoes all of it when one row is
-/// refused.
-async fn insert(connection: &mut MySqlConnection, events: &[Event]) -> Result<(), sqlx::Error> {
-    if events.is_empty() {
-        return Ok(());
+async fn insert_all(connection: &mut MySqlConnection, events: &[Event]) -> Result<(), sqlx::Error> {
+    let first = Part::first_of(events)?;
+    if first.len() == events.len() {
+        return first.insert(connection).await;
     }
+    let mut savepoint = connection.begin().await?;
+    if let Err(error) = insert_in_parts(&mut savepoint, first, events).await {
+        savepoint.rollback().await?;
+        return Err(error);
+    }
+    savepoint.commit().await
+}
+
+async fn insert_in_parts<'e>(
+    connection: &mut MySqlConnection,
+    mut part: Part<'e>,
+    mut events: &'e [Event],
+) -> Result<(), sqlx::Error> {
+    loop {
+        let (_, rest) = events.split_at(part.len());
+        part.insert(&mut *connection).await?;
+        if rest.is_empty() {
+            return Ok(());
+        }
+        (part, events) = (Part::first_of(rest)?, rest);
+    }
+}
+
+async fn insert_few(connection: &mut MySqlConnection, events: &[Event]) -> Result<(), sqlx::Error> {
     let mut insert = QueryBuilder::new(
         "INSERT INTO semel_outbox (id, aggregate_type, aggregate_id, event_type, payload, \
          content_type, headers, idempotency_key, created_at, available_at) ",
@@ -166,25 +231,7 @@ async fn insert(connection: &mut MySqlConnection, events: &[Event]) -> Result<()
             .push_bind_unseparated(event.available_at.map(Timestamp::as_microsecond))
             .push_unseparated(" MICROSECOND");
     });
-    let prepared = events.len() <= PREPARED_ROWS;
-    insert.build().persistent(prepared).execute(connection).await.map(drop)
-}
-
-/// Several statements, undone together by a savepoint.
-async fn insert_in_parts(
-    connection: &mut MySqlConnection,
-    mut events: &[Event],
-) -> Result<(), sqlx::Error> {
-    let mut savepoint = connection.begin().await?;
-    while !events.is_empty() {
-        let (part, rest) = events.split_at(fitting(events));
-        if let Err(error) = insert(&mut savepoint, part).await {
-            savepoint.rollback().await?;
-            return Err(error);
-        }
-        events = rest;
-    }
-    savepoint.commit().await
+    insert.build().execute(connection).await.map(drop)
 }
 
 /// Which key is taken: the server says the value in its message, cut off when it is long.
@@ -209,16 +256,33 @@ mod tests {
 
     use super::*;
 
+    fn sized(bytes: usize) -> Event {
+        Event::new("order", "1", "T").with_bytes(Payload::JSON, vec![b' '; bytes])
+    }
+
     #[test]
-    fn statements_are_bounded_by_rows_and_bytes() {
-        let small = vec![Event::new("order", "1", "T"); ROWS + 1];
-        let sized = |bytes: usize| {
-            Event::new("order", "1", "T").with_bytes(Payload::JSON, vec![b' '; bytes])
-        };
+    fn rows_of_one_statement_are_bounded_by_number_and_bytes() {
         assert_eq!(fitting(&[]), 0);
-        assert_eq!(fitting(&small), ROWS);
+        assert_eq!(fitting(&vec![sized(1); FEW + 1]), FEW);
         assert_eq!(fitting(&[sized(BYTES), sized(1)]), 1, "too large, and alone");
         assert_eq!(fitting(&[sized(BYTES / 2 - 1000), sized(BYTES / 2 - 1000), sized(9)]), 3);
         assert_eq!(fitting(&[sized(BYTES / 2), sized(BYTES / 2), sized(9)]), 1);
+    }
+
+    #[test]
+    fn more_than_a_few_are_one_parameter_as_long_as_they_are_small() {
+        let is_many = |events: &[Event], count: usize| {
+            let part = Part::first_of(events).unwrap();
+            assert_eq!(part.len(), count);
+            matches!(part, Part::Many(..))
+        };
+        assert!(!is_many(&[], 0));
+        assert!(!is_many(&vec![sized(9); FEW], FEW));
+        assert!(is_many(&vec![sized(9); FEW + 1], FEW + 1));
+        assert!(is_many(&vec![sized(9); 5_000], 5_000));
+        assert!(!is_many(&vec![sized(BYTES / 4); 20], 3), "rows, without base64");
+        let mut with_one_too_large = vec![sized(9); 20];
+        with_one_too_large[10] = sized(BYTES);
+        assert!(is_many(&with_one_too_large, 10));
     }
 }

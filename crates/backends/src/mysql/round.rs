@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
-use semel_core::{Delivery, Event, Failure, Limit, Message, Publication, Receipt, Timestamp};
+use semel_core::{
+    Delivery, Event, Failure, Limit, Message, Outcome, Publication, Receipt, Timestamp,
+};
 use sqlx::mysql::MySqlRow;
 
 use super::error::failure;
@@ -24,6 +26,8 @@ pub(super) struct Round {
     pub(super) more: bool,
     /// Up to here there is nothing else, of a share.
     end: u64,
+    /// What cannot be read, and holds its lane from here on.
+    unreadable: Vec<Arc<Event>>,
 }
 
 enum Found {
@@ -81,7 +85,8 @@ const AGAIN: &str = concat!(
 
 impl Round {
     pub(super) fn new(limit: Limit) -> Self {
-        Self { limit, count: 0, bytes: 0, found: Vec::new(), more: false, end: 0 }
+        let (found, unreadable) = (Vec::new(), Vec::new());
+        Self { limit, count: 0, bytes: 0, found, more: false, end: 0, unreadable }
     }
 
     /// How many rows to ask for: one more than there is room for, to know whether there is more.
@@ -101,30 +106,50 @@ impl Round {
         self.more |= !room;
         room
     }
+
+    /// Whether an event is behind one that cannot be read, in its lane.
+    fn is_held(&self, event: &Event) -> bool {
+        self.unreadable.iter().any(|before| before.lane() == event.lane())
+    }
 }
 
 impl MysqlSource {
-    /// Parked events that are due: they are the oldest.
+    /// Parked events that are due: they are the oldest. One that cannot be read is dead again.
     pub(super) async fn collect_parked(&mut self, round: &mut Round) -> Result<(), Failure> {
         self.unsure = true;
         let mut tx = self.store.begin_brief().await?;
         if self.owns(&mut tx).await? {
-            let mut chosen = Vec::new();
+            let (mut chosen, mut dead) = (Vec::new(), Vec::<(u64, Aside)>::new());
             for found in self.parking().due(&mut tx, round.rows(self.average)).await? {
                 let position = row::position(&found)?;
                 // After a settle whose answer was lost the table may be ahead of us.
                 if self.taken.contains(&position) || self.watermark.is_out(position) {
                     continue;
                 }
-                let (event, _) = row::event(&found)?;
+                let (event, fault) = row::event(&found)?;
+                let attempts = row::column(&found, AFTER_EVENT)?;
+                if let Some(fault) = fault {
+                    self.report(position, &fault);
+                    let outcome = Outcome::Dead { attempts, failure: fault, parks_lane: true };
+                    let aside = Aside::failed(&outcome, &*self.store.clock);
+                    dead.extend(aside.map(|aside| (position, aside)));
+                    round.unreadable.push(event);
+                    // It took the place of another in the answer.
+                    round.more = true;
+                    continue;
+                }
+                if round.is_held(&event) {
+                    continue;
+                }
                 if !round.admit(&event) {
                     break;
                 }
                 chosen.push(position);
-                let attempts = row::column(&found, AFTER_EVENT)?;
                 let publication = row::publication(&found, AFTER_EVENT + 1)?;
                 round.found.push((position, Found::Parked(attempts, publication, event)));
             }
+            let dead: Vec<_> = dead.iter().map(|(position, aside)| (*position, aside)).collect();
+            self.parking().put(&mut tx, &dead).await?;
             self.parking().take(&mut tx, &chosen, self.epoch).await?;
         }
         tx.commit().await.map_err(failure("take parked events"))
@@ -179,8 +204,18 @@ impl MysqlSource {
                 Found::Passed
             } else {
                 let now = timestamp(row::column(&found, AFTER_EVENT + 1)?);
-                let (event, fault) = row::event(&found)?;
-                aside(&event, fault, standing, now).map_or(Found::Free(event), Found::PutAside)
+                match row::event(&found)? {
+                    (event, None) => {
+                        let held = round.is_held(&event);
+                        let standing = if held { Standing::Held } else { standing };
+                        aside(&event, standing, now).map_or(Found::Free(event), Found::PutAside)
+                    }
+                    (event, Some(fault)) => {
+                        round.unreadable.push(event);
+                        self.report(position, &fault);
+                        Found::PutAside(Aside::unreadable(&fault))
+                    }
+                }
             };
             if let Found::Free(event) = &found
                 && !round.admit(event)
@@ -190,6 +225,19 @@ impl MysqlSource {
             round.found.push((position, found));
         }
         Ok((count, true))
+    }
+
+    /// Tells of a row that cannot be read. It is dead, and no sink ever sees it, so nobody else
+    /// says so.
+    fn report(&self, position: u64, fault: &Failure) {
+        let (pipeline, table, code) = (&*self.pipeline, "semel_outbox", fault.code());
+        tracing::error!(
+            pipeline,
+            table,
+            position,
+            code,
+            "a row cannot be read, and is dead: {fault}"
+        );
     }
 
     /// Parks what must wait; says whether something is due now all the same.
@@ -262,15 +310,7 @@ impl MysqlSource {
 }
 
 /// How an event that cannot be handed out is put aside.
-fn aside(
-    event: &Event,
-    fault: Option<Failure>,
-    standing: Standing,
-    now: Timestamp,
-) -> Option<Aside> {
-    if let Some(fault) = fault {
-        return Some(Aside::unreadable(&fault));
-    }
+fn aside(event: &Event, standing: Standing, now: Timestamp) -> Option<Aside> {
     match event.available_at {
         // Due or not: it takes its place when it falls due, and that is not where it was written.
         Some(time) if time > now || time > event.created_at => Some(Aside::scheduled()),

@@ -1,18 +1,17 @@
 //! Reading an event back from its row.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use semel_core::{Event, EventId, Failure, Headers, Payload, Publication, Timestamp};
-use serde_json::Value;
+use semel_core::{Event, EventId, Failure, Payload, Publication, Timestamp};
 use sqlx::mysql::MySqlRow;
 use sqlx::{Decode, MySql, Row, Type};
 use uuid::Uuid;
 
 use super::error::failure;
 use super::store::timestamp;
+use crate::row::parse_headers;
 
 /// A time as microseconds since 1970, which is how times travel.
 macro_rules! as_micros {
@@ -105,38 +104,4 @@ where
 pub(super) fn json(positions: &[u64]) -> String {
     // Numbers always make JSON.
     serde_json::to_string(positions).unwrap_or_else(|_| "[]".into())
-}
-
-/// Headers as a writer of any language may have put them: what is not a string is kept as JSON.
-fn parse_headers(json: &str) -> Headers {
-    let values: BTreeMap<String, Value> = serde_json::from_str(json).unwrap_or_default();
-    let mut headers = Headers::default();
-    for (name, value) in values {
-        match value {
-            Value::String(text) => headers.set(name, text),
-            other => headers.set(name, other.to_string()),
-        }
-    }
-    headers
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn headers_that_are_not_strings_are_kept_as_json() {
-        let headers = parse_headers(r#"{"Tenant":"acme","retries":3,"tags":["a"],"none":null}"#);
-        let all: Vec<_> = headers.iter().collect();
-        assert_eq!(
-            all,
-            [("tenant", "acme"), ("none", "null"), ("retries", "3"), ("tags", "[\"a\"]")]
-        );
-    }
-
-    #[test]
-    fn fuzzed_any_headers_of_a_foreign_writer_are_taken() {
-        let examples = [r#"{"Tenant":"acme","retries":3,"tags":["a"],"none":null}"#, "[]", "{"];
-        semel_testkit::fuzz::fuzz_text(&examples, |json| drop(parse_headers(json)));
-    }
 }

@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, MySqlConnection, MySqlPool};
 
 use super::error::{failure, schema_missing};
 use super::store::MysqlStore;
-use crate::versions::Versions;
+use crate::versions::{self, Migration, Versions, define_schema_status, down_sql, up_sql};
 
 /// Every version of the tables, in order. MySQL commits after each statement that changes a table,
 /// so every statement here can be repeated after a crash in the middle.
@@ -33,12 +33,8 @@ const VERSION_TABLE: &str = "CREATE TABLE IF NOT EXISTS semel_migrations (
     applied_at DATETIME(6) NOT NULL DEFAULT (utc_timestamp(6))
 ) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4";
 
-struct Migration {
-    name: &'static str,
-    sql: &'static str,
-    /// Takes it back.
-    down: &'static str,
-}
+/// Notes a migration, before its values.
+const NOTE: &str = "INSERT INTO semel_migrations (version, name) VALUES";
 
 /// Creates the tables, or brings them up to date; says which migrations were applied.
 ///
@@ -81,31 +77,7 @@ async fn migrate_on(connection: &mut MySqlConnection) -> Result<Vec<&'static str
     Ok(missing.iter().map(|migration| migration.name).collect())
 }
 
-/// Which version of the tables is there, and which one this program needs.
-///
-/// ```
-/// # use semel_backends::mysql::SchemaStatus;
-/// let status = SchemaStatus { present: 0, latest: 1, missing: vec!["0001_tables"] };
-/// assert!(!status.is_current());
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SchemaStatus {
-    /// The version that is there, or the one of this program, if it works beside later ones; 0 when
-    /// there are no tables.
-    pub present: usize,
-    /// The version of this program.
-    pub latest: usize,
-    /// The migrations that are missing.
-    pub missing: Vec<&'static str>,
-}
-
-impl SchemaStatus {
-    /// Whether this program can work with the tables.
-    #[must_use]
-    pub const fn is_current(&self) -> bool {
-        self.present == self.latest
-    }
-}
+define_schema_status!("mysql");
 
 /// Looks which version of the tables is there. Changes nothing.
 ///
@@ -126,9 +98,7 @@ pub async fn status(pool: &MySqlPool) -> Result<SchemaStatus, Failure> {
         Err(failure) if failure.code() == "E-SCHEMA-MISSING" => Versions::NONE,
         versions => versions?,
     };
-    let present = versions.usable;
-    let missing = MIGRATIONS.iter().skip(present).map(|migration| migration.name).collect();
-    Ok(SchemaStatus { present, latest: MIGRATIONS.len(), missing })
+    Ok(SchemaStatus::of(versions.usable))
 }
 
 /// The whole schema as SQL, for a migration tool of your own.
@@ -139,14 +109,7 @@ pub async fn status(pool: &MySqlPool) -> Result<SchemaStatus, Failure> {
 /// ```
 #[must_use]
 pub fn schema_sql() -> String {
-    let mut sql = format!("{VERSION_TABLE};\n\n");
-    for (number, Migration { name, sql: migration, .. }) in (1..).zip(MIGRATIONS) {
-        sql += migration;
-        sql += &format!(
-            "\nINSERT INTO semel_migrations (version, name) VALUES ({number}, '{name}');\n"
-        );
-    }
-    sql
+    format!("{VERSION_TABLE};\n\n") + &up_sql(MIGRATIONS, NOTE)
 }
 
 /// What takes the whole schema away again, as SQL.
@@ -157,8 +120,7 @@ pub fn schema_sql() -> String {
 /// ```
 #[must_use]
 pub fn drop_sql() -> String {
-    let down = MIGRATIONS.iter().rev().map(|migration| migration.down);
-    down.chain(["DROP TABLE IF EXISTS semel_migrations;\n"]).collect()
+    down_sql(MIGRATIONS, "DROP TABLE IF EXISTS semel_migrations;\n")
 }
 
 impl MysqlStore {
@@ -227,8 +189,7 @@ async fn drop_outbox(
     sqlx::raw_sql(lock).execute(&mut *connection).await.map_err(failed())?;
     let events = count_events(connection).await?;
     if at_most.is_some_and(|most| events > most) {
-        return Err(Failure::refused("E-EVENTS-LEFT", "MySQL: events were written meanwhile")
-            .with_fix("stop the services that write them, and try again"));
+        return Err(versions::written_meanwhile("MySQL"));
     }
     let drop_and_unlock = "DROP TABLE semel_outbox; UNLOCK TABLES";
     sqlx::raw_sql(drop_and_unlock).execute(connection).await.map(drop).map_err(failed())
@@ -292,17 +253,7 @@ async fn versions(connection: &mut MySqlConnection) -> Result<Versions, Failure>
 }
 
 fn refuse_newer(present: usize) -> Result<(), Failure> {
-    if present <= MIGRATIONS.len() {
-        return Ok(());
-    }
-    Err(Failure::misconfigured(
-        "E-SCHEMA-NEWER",
-        format!(
-            "MySQL: the tables have version {present}, this semel knows up to {}",
-            MIGRATIONS.len()
-        ),
-    )
-    .with_fix("use the semel that migrated this database, or a later one"))
+    versions::refuse_newer("MySQL", "database", present, MIGRATIONS)
 }
 
 fn stored(version: usize) -> u32 {
@@ -315,16 +266,6 @@ mod tests {
 
     #[test]
     fn all_that_is_created_is_dropped() {
-        let words = |sql: &str| -> Vec<String> {
-            sql.split(|c: char| c != '_' && !c.is_alphanumeric()).map(str::to_owned).collect()
-        };
-        let down = words(&drop_sql());
-        let mut tables = 0;
-        for line in schema_sql().lines().filter(|line| line.starts_with("CREATE TABLE")) {
-            let name = words(line).into_iter().find(|word| word.starts_with("semel_")).unwrap();
-            assert!(down.contains(&name), "{name} is not in the down scripts");
-            tables += 1;
-        }
-        assert!(tables > 5, "{tables} tables");
+        versions::assert_all_tables_are_dropped(&schema_sql(), &drop_sql());
     }
 }

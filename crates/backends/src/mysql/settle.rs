@@ -1,11 +1,12 @@
 //! What became of deliveries, on its way into the tables.
 
-use semel_core::{Failure, Holding, Outcome, Receipt, Settlement};
+use semel_core::{Failure, Holding, Outcome, Settlement};
 use sqlx::MySqlConnection;
 
 use super::error::failure;
 use super::parking::Aside;
 use super::poll::MysqlSource;
+use crate::settle::Outcomes;
 
 /// How many seconds apart the progress is recorded: how exact the time of publishing is known.
 const RECORD_EVERY_SECONDS: i64 = 1;
@@ -17,29 +18,15 @@ const RECORD: &str = "INSERT IGNORE INTO semel_progress (pipeline, share, positi
     SELECT pipeline, share, position, moved_at FROM semel_cursor \
     WHERE pipeline = ? AND share = ? AND epoch = ?";
 
-/// Outcomes, by what has to be written for them.
-#[derive(Default)]
-struct Outcomes {
-    /// Delivered straight from the log: the cursor says it all.
-    delivered: Vec<u64>,
-    /// Failed or dead.
-    failed: Vec<(u64, Aside)>,
-    /// Delivered from the parked table.
-    delivered_parked: Vec<u64>,
-    released: Vec<u64>,
-    released_parked: Vec<u64>,
-}
-
 impl MysqlSource {
     /// Nothing is changed in memory until all of it is stored.
     pub(super) async fn settle_all(
         &mut self,
         settlements: &[Settlement],
     ) -> Result<Holding, Failure> {
-        let outcomes = self.sort(settlements);
-        let mut finished = outcomes.delivered.clone();
-        let out = |position: &u64| self.watermark.is_out(*position);
-        finished.extend(outcomes.failed.iter().map(|(position, _)| *position).filter(out));
+        let aside = |outcome: &Outcome| Aside::failed(outcome, &*self.store.clock);
+        let outcomes = Outcomes::sorted(settlements, &self.watermark, &self.taken, aside);
+        let mut finished = outcomes.finished(&self.watermark);
         if outcomes.concern_the_cursor_only() && !self.is_time_to_record() {
             finished.sort_unstable();
             let mut connection = self.store.pool().acquire().await.map_err(failure("settle"))?;
@@ -67,32 +54,11 @@ impl MysqlSource {
         Ok(held)
     }
 
-    fn sort(&self, settlements: &[Settlement]) -> Outcomes {
-        let mut sorted = Outcomes::default();
-        for &Settlement { receipt: Receipt(position), ref outcome } in settlements {
-            let parked = self.taken.contains(&position);
-            if !parked && !self.watermark.is_out(position) {
-                continue;
-            }
-            match (outcome, parked) {
-                (Outcome::Delivered, false) => sorted.delivered.push(position),
-                (Outcome::Delivered, true) => sorted.delivered_parked.push(position),
-                (Outcome::Released, false) => sorted.released.push(position),
-                (Outcome::Released, true) => sorted.released_parked.push(position),
-                (Outcome::Retry { .. } | Outcome::Dead { .. }, _) => {
-                    let aside = Aside::failed(outcome, &*self.store.clock);
-                    sorted.failed.extend(aside.map(|aside| (position, aside)));
-                }
-            }
-        }
-        sorted
-    }
-
     /// Everything but the cursor. Returns the released events that wait in the parked table now.
     async fn store_outcomes(
         &self,
         connection: &mut MySqlConnection,
-        outcomes: &Outcomes,
+        outcomes: &Outcomes<Aside>,
     ) -> Result<Vec<u64>, Failure> {
         let parking = self.parking();
         let failed: Vec<_> =
@@ -149,23 +115,7 @@ impl MysqlSource {
         Ok(())
     }
 
-    fn forget(&mut self, outcomes: &Outcomes, finished: &[u64]) {
-        self.watermark.finish(finished);
-        for position in finished {
-            self.again.remove(position);
-        }
-        let failed = outcomes.failed.iter().map(|(position, _)| position);
-        for position in failed.chain(&outcomes.delivered_parked).chain(&outcomes.released_parked) {
-            self.taken.remove(position);
-        }
-    }
-}
-
-impl Outcomes {
-    fn concern_the_cursor_only(&self) -> bool {
-        self.failed.is_empty()
-            && self.delivered_parked.is_empty()
-            && self.released.is_empty()
-            && self.released_parked.is_empty()
+    fn forget(&mut self, outcomes: &Outcomes<Aside>, finished: &[u64]) {
+        outcomes.forget(finished, &mut self.watermark, &mut self.again, &mut self.taken);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use semel_core::coordination::Share;
-use semel_core::{Clock, Failure, SystemClock, Timestamp};
+use semel_core::{Clock, Failure, SystemClock};
 use sqlx::{MySql, MySqlPool, Transaction};
 use tokio::sync::watch;
 
@@ -17,6 +17,7 @@ use super::{
     MysqlAdmin, MysqlInbox, MysqlKeys, MysqlLetters, MysqlMarks, MysqlOutbox, MysqlSource, schema,
 };
 use crate::mapped::Airspace;
+pub(super) use crate::row::timestamp;
 
 /// A database. Clones share its connections.
 ///
@@ -286,12 +287,6 @@ impl fmt::Debug for MysqlStore {
 pub(super) fn micros(span: Duration) -> i64 {
     const CENTURY: i64 = 100 * 365 * 86_400 * 1_000_000;
     i64::try_from(span.as_micros()).unwrap_or(CENTURY).min(CENTURY)
-}
-
-/// A time of the tables. Times out of range, which only a foreign writer makes, become the nearest.
-pub(super) fn timestamp(micros: i64) -> Timestamp {
-    let nearest = if micros < 0 { Timestamp::MIN } else { Timestamp::MAX };
-    Timestamp::from_microsecond(micros).unwrap_or(nearest)
 }
 
 /// A number of rows for LIMIT.

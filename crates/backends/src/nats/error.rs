@@ -187,7 +187,7 @@ pub(super) fn stream_missing(subject: &str) -> Failure {
         format!("NATS: no stream takes the subject {subject:?}"),
     )
     .with_fix(format!(
-        "run `nats stream add {} --subjects '{first}.>'`, or set stream and subjects",
+        "run `nats stream add {} --subjects '{first}.>'`, or set create_stream of the sink",
         first.to_uppercase()
     ))
 }

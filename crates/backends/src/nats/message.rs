@@ -1,11 +1,12 @@
 //! An event as headers and subject, and what NATS cannot carry.
 
+use std::fmt::Write;
 use std::str::FromStr;
 
 use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
 use bytes::Bytes;
 use semel_core::wire::{Binding, Format};
-use semel_core::{EventId, Failure, Message};
+use semel_core::{Failure, Message};
 
 use super::error::{bad_header, no_subject};
 
@@ -23,7 +24,7 @@ impl Outgoing {
     /// `Refused` when NATS cannot carry it.
     pub(super) fn encode(
         message: &Message,
-        behind: Option<&EventId>,
+        behind: Option<&Message>,
         format: Format,
     ) -> Result<Self, Failure> {
         let Message { topic, event, .. } = message;
@@ -37,19 +38,38 @@ impl Outgoing {
             (Ok(name), Ok(value)) => headers.append(name, value),
             _ => wrong = Some(bad_header(name)),
         });
-        headers.insert(async_nats::header::NATS_MESSAGE_ID, event.id.to_string());
-        if let Some(id) = behind {
-            headers.insert(async_nats::header::NATS_EXPECTED_LAST_MESSAGE_ID, id.to_string());
+        headers.insert(async_nats::header::NATS_MESSAGE_ID, message_id(message));
+        if let Some(before) = behind {
+            headers.insert(async_nats::header::NATS_EXPECTED_LAST_MESSAGE_ID, message_id(before));
         }
         let subject = Subject::from(topic.as_str());
         wrong.map_or(Ok(Self { subject, headers, body: format.body(event) }), Err)
     }
 }
 
+/// Bytes of a subject.
+const LONGEST: usize = 1024;
+
+/// What a stream knows a message by: event id and subject. A stream looks for repetitions in all its
+/// subjects, and an event that goes to two of them is no repetition.
+fn message_id(message: &Message) -> String {
+    let Message { topic, event, .. } = message;
+    let mut id = format!("{}/", event.id);
+    // A longer topic is never sent; but what is behind it in its lane names it.
+    for byte in topic.as_str().bytes().take(LONGEST) {
+        if byte.is_ascii_graphic() && byte != b'%' {
+            id.push(char::from(byte));
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(id, "%{byte:02X}");
+        }
+    }
+    id
+}
+
 /// A topic may come from the fields of an event: it must not reach the server's own subjects, and
 /// must not be so long that the server ends the connection.
 fn check_subject(topic: &str) -> Result<(), Failure> {
-    const LONGEST: usize = 1024;
     let why = if topic.len() > LONGEST {
         "it has more than 1024 bytes"
     } else if topic.starts_with(['$', '_']) {
@@ -78,13 +98,32 @@ mod tests {
     }
 
     #[test]
-    fn the_id_travels_for_deduplication() {
+    fn id_and_subject_travel_for_deduplication() {
         let event = Event::new("order", "42", "OrderPlaced");
-        let id = event.id.to_string();
-        let outgoing =
-            Outgoing::encode(&Message::first("a.b", event), None, Format::Plain).unwrap();
-        assert_eq!(outgoing.headers.get("Nats-Msg-Id").unwrap().as_str(), id);
+        let id = event.id;
+        let message = Message::first("a.b", event);
+        let outgoing = Outgoing::encode(&message, None, Format::Plain).unwrap();
+        assert_eq!(outgoing.headers.get("Nats-Msg-Id").unwrap().as_str(), format!("{id}/a.b"));
+        assert!(outgoing.headers.get("Nats-Expected-Last-Msg-Id").is_none());
         assert_eq!(outgoing.subject.as_str(), "a.b");
+
+        let next = Message::first("c", Event::new("order", "42", "OrderPaid"));
+        let outgoing = Outgoing::encode(&next, Some(&message), Format::Plain).unwrap();
+        let behind = outgoing.headers.get("Nats-Expected-Last-Msg-Id").unwrap();
+        assert_eq!(behind.as_str(), format!("{id}/a.b"), "as the one before it is called");
+    }
+
+    #[test]
+    fn an_event_has_an_id_for_each_subject_short_and_in_ascii() {
+        let event = Event::new("order", "42", "OrderPlaced");
+        let id = |topic: &str| message_id(&Message::first(topic, event.clone()));
+        assert_eq!(id("ß.%41"), format!("{}/%C3%9F.%2541", event.id));
+        let (long, longer) = ("ß".repeat(LONGEST / 2), "ß".repeat(LONGEST));
+        let topics = ["a", "a.b", "A", "ß", "%C3%9F", "%C3%9f", long.as_str()];
+        let ids: std::collections::BTreeSet<_> = topics.map(id).into();
+        assert_eq!(ids.len(), topics.len(), "{ids:?}");
+        assert!(ids.iter().all(|id| id.bytes().all(|byte| byte.is_ascii_graphic())), "{ids:?}");
+        assert_eq!(id(&longer).len(), 37 + 3 * LONGEST);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! NATS JetStream as a sink and as a subscription.
 //!
-//! A message counts as delivered when the stream has acknowledged it. The topic is the subject; the
-//! event id travels as `Nats-Msg-Id`, by which the stream drops repetitions within its window.
+//! A message counts as delivered when the stream has acknowledged it. The topic is the subject;
+//! event id and subject travel as `Nats-Msg-Id`, by which the stream drops repetitions within its
+//! window.
 //!
 //! | file | role |
 //! |---|---|

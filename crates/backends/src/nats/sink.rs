@@ -81,7 +81,7 @@ impl NatsSink {
         let _turn = self.turn.lock().await;
         let mut sent = Vec::with_capacity(round.len());
         for step in round {
-            let behind = step.behind.map(|place| &batch[place].event.id);
+            let behind = step.behind.map(|place| &batch[place]);
             let ack = match Outgoing::encode(&batch[step.place], behind, self.link.config.format) {
                 Ok(Outgoing { subject, headers, body }) => {
                     let sending = self.link.context.publish_with_headers(subject, headers, body);

@@ -25,14 +25,7 @@ pub struct StdoutSink;
 #[async_trait]
 impl Sink for StdoutSink {
     async fn publish(&self, batch: &[Message]) -> Published {
-        let written = match lines(batch) {
-            Ok(lines) => spawn_blocking(move || write(&lines)).await.map_err(io::Error::other),
-            Err(error) => Err(error.into()),
-        };
-        match written.flatten() {
-            Ok(()) => Published::All,
-            Err(error) => Published::None(failure(error)),
-        }
+        publish_by(batch, |lines| write(&mut io::stdout().lock(), lines)).await
     }
 
     async fn check(&self) -> Result<(), Failure> {
@@ -44,8 +37,21 @@ impl Sink for StdoutSink {
     }
 }
 
-fn write(lines: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
+async fn publish_by(
+    batch: &[Message],
+    write: impl FnOnce(&[u8]) -> io::Result<()> + Send + 'static,
+) -> Published {
+    let written = match lines(batch) {
+        Ok(lines) => spawn_blocking(move || write(&lines)).await.map_err(io::Error::other),
+        Err(error) => Err(error.into()),
+    };
+    match written.flatten() {
+        Ok(()) => Published::All,
+        Err(error) => Published::None(failure(error)),
+    }
+}
+
+fn write(out: &mut impl Write, lines: &[u8]) -> io::Result<()> {
     out.write_all(lines)?;
     out.flush()
 }
@@ -60,10 +66,116 @@ fn failure(error: io::Error) -> Failure {
 }
 
 #[cfg(test)]
+#[path = "../../tests/ndjson/line.rs"]
+mod read;
+
+#[cfg(test)]
 mod tests {
-    use semel_core::Fault;
+    use std::io::{BufRead, BufReader, LineWriter, PipeReader, PipeWriter, pipe};
+    use std::sync::{Arc, Mutex};
+    use std::thread;
+    use std::time::Duration;
+
+    use semel_core::{Event, Fault};
+    use semel_testkit::probe::{Probe, Ran, Skip};
+    use semel_testkit::sink_suite;
+    use semel_testkit::suites::sink::SinkProbe;
+    use semel_testkit::workload::{event, events, numbers};
+    use tokio::time::timeout;
 
     use super::*;
+
+    /// Standard output belongs to the whole process, so a pipe stands in for it; it is buffered by
+    /// lines as that is.
+    struct Piped(Arc<Mutex<LineWriter<PipeWriter>>>);
+
+    #[async_trait]
+    impl Sink for Piped {
+        async fn publish(&self, batch: &[Message]) -> Published {
+            let out = Arc::clone(&self.0);
+            publish_by(batch, move |lines| write(&mut *out.lock().unwrap(), lines)).await
+        }
+
+        async fn check(&self) -> Result<(), Failure> {
+            StdoutSink.check().await
+        }
+    }
+
+    fn piped() -> (Piped, PipeReader) {
+        let (reader, writer) = pipe().unwrap();
+        (Piped(Arc::new(Mutex::new(LineWriter::new(writer)))), reader)
+    }
+
+    struct Reader {
+        sink: Piped,
+        arrived: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Probe for Reader {
+        const BACKEND: &'static str = "stdout";
+        const QUIET: Duration = Duration::from_millis(20);
+
+        async fn fresh() -> Option<Self> {
+            let (sink, reader) = piped();
+            let arrived = Arc::<Mutex<Vec<String>>>::default();
+            let lines = Arc::clone(&arrived);
+            thread::spawn(move || {
+                for line in BufReader::new(reader).lines() {
+                    lines.lock().unwrap().push(line.unwrap());
+                }
+            });
+            Some(Self { sink, arrived })
+        }
+    }
+
+    impl SinkProbe for Reader {
+        type Sink = Piped;
+
+        fn sink(&self) -> &Piped {
+            &self.sink
+        }
+
+        async fn arrived(&self) -> Result<Vec<Event>, Skip> {
+            Ok(self.arrived.lock().unwrap().iter().map(|line| read::event(line)).collect())
+        }
+
+        async fn interrupt(&self) -> Ran {
+            Err(Skip::because("a reader that is gone does not come back"))
+        }
+    }
+
+    sink_suite!(Reader);
+
+    fn messages(events: impl IntoIterator<Item = Event>) -> Vec<Message> {
+        events.into_iter().map(|event| Message::first("order.events", event)).collect()
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_is_waited_for() {
+        let (sink, reader) = piped();
+        let more_than_a_pipe_holds = messages(events("a", 0..10_000));
+        let mut publishing =
+            tokio::spawn(async move { sink.publish(&more_than_a_pipe_holds).await });
+        let early = timeout(Duration::from_millis(100), &mut publishing).await;
+        assert!(early.is_err(), "confirmed before anybody read it: {early:?}");
+        let lines = thread::spawn(move || BufReader::new(reader).lines().collect::<Vec<_>>());
+        assert!(publishing.await.unwrap().all_confirmed());
+        let lines = lines.join().unwrap();
+        let arrived: Vec<_> =
+            lines.iter().map(|line| read::event(line.as_ref().unwrap())).collect();
+        assert_eq!(numbers(&arrived), (0..10_000).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_is_gone_ends_the_relay() {
+        let (sink, reader) = piped();
+        assert!(sink.publish(&messages([event("a", 1)])).await.all_confirmed());
+        drop(reader);
+        let Published::None(failure) = sink.publish(&messages([event("a", 2)])).await else {
+            panic!("nobody reads it");
+        };
+        assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-STDOUT-CLOSED"));
+    }
 
     #[test]
     fn a_reader_that_is_gone_is_told_from_one_that_waits() {

@@ -14,7 +14,7 @@ use super::error::failure;
 use super::store::{PostgresStore, count};
 use super::tail::slot_prefix;
 use super::types::Stamp;
-use crate::applied::{effect, if_allowed};
+use crate::applied::if_allowed;
 
 /// The last numbers of the log and of the cursor, when it moved, the size of the table, and why it is
 /// polled for.
@@ -126,13 +126,7 @@ impl Insight for PostgresStore {
     }
 
     async fn effects(&self, id: EventId) -> Result<Vec<EffectView>, Failure> {
-        let mut effects = Vec::new();
-        for consumer in Self::consumers(self).await? {
-            let found = self.applied(&consumer, id, 1).await?;
-            effects.extend(effect(consumer, &found, id));
-        }
-        effects.sort_by_key(|effect| effect.at);
-        Ok(effects)
+        self.effects_of(id).await
     }
 
     async fn note(

@@ -7,7 +7,7 @@ use semel_core::idempotency::{KeyAdmin, KeyPage, KeyView, ScopedKey};
 use super::error::failure;
 use super::keys::PostgresKeys;
 use super::store::count;
-use crate::key_page::{KeyRow, after, page};
+use crate::key_page::{KeyRow, after, implement_key_admin, page};
 
 macro_rules! select {
     ($which:literal) => {
@@ -32,33 +32,7 @@ where key = $1 and not released and (body is null or until > clock_timestamp())"
 
 type Row = (Vec<u8>, i32, Option<i16>, Option<Vec<u8>>, Option<i64>, i64);
 
-#[async_trait]
-impl KeyAdmin for PostgresKeys {
-    async fn list(&self, place: Option<&str>, limit: usize) -> Result<KeyPage, Failure> {
-        let rows: Vec<Row> = sqlx::query_as(LIST)
-            .bind(after(place)?)
-            .bind(count(limit))
-            .fetch_all(self.store.once())
-            .await
-            .map_err(failure("list keys"))?;
-        Ok(page(rows.into_iter().filter_map(view).collect(), limit))
-    }
-
-    async fn look(&self, key: &ScopedKey) -> Result<Option<KeyView>, Failure> {
-        let row: Option<Row> = sqlx::query_as(LOOK)
-            .bind(key.as_bytes().as_slice())
-            .fetch_optional(self.store.once())
-            .await
-            .map_err(failure("look at a key"))?;
-        Ok(row.and_then(view))
-    }
-
-    async fn free(&self, key: &ScopedKey) -> Result<bool, Failure> {
-        let query = sqlx::query(FREE).bind(key.as_bytes().as_slice());
-        let freed = query.execute(self.store.once()).await.map_err(failure("free a key"))?;
-        Ok(freed.rows_affected() == 1)
-    }
-}
+implement_key_admin!(PostgresKeys, once);
 
 fn view((key, attempt, version, last, bytes, remaining): Row) -> Option<KeyView> {
     let version = version.and_then(|version| version.try_into().ok());

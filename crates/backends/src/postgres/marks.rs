@@ -6,7 +6,7 @@ use semel_core::{Failure, Marks};
 use sqlx::{Postgres, Transaction};
 
 use super::error::failure;
-use crate::letters::stored;
+use crate::letters::{implement_marks, stored};
 
 /// The table `semel.marks`. Made by [`PostgresStore::marks`](super::PostgresStore::marks).
 #[derive(Clone, Copy, Debug)]
@@ -25,59 +25,25 @@ const STEP_ALL: &str = "update semel.marks m set position = s.to_ \
     from unnest($2::text[], $3::bigint[], $4::bigint[]) as s (scope, from_, to_) \
     where m.consumer = $1 and m.scope = s.scope and m.position = s.from_ returning m.scope";
 
-#[async_trait]
-impl Marks<Transaction<'static, Postgres>> for PostgresMarks {
-    async fn mark(
-        &self,
-        tx: &mut Transaction<'static, Postgres>,
-        consumer: &str,
-        scope: &str,
-    ) -> Result<Option<u64>, Failure> {
-        let mark: Option<i64> = sqlx::query_scalar(MARK)
-            .bind(consumer)
-            .bind(scope)
-            .fetch_optional(&mut **tx)
-            .await
-            .map_err(failure("read a mark"))?;
-        Ok(mark.map(i64::unsigned_abs))
-    }
+implement_marks!(PostgresMarks, Postgres, beside_inbox: true);
 
-    async fn advance(
-        &self,
-        tx: &mut Transaction<'static, Postgres>,
-        consumer: &str,
-        scope: &str,
-        to: u64,
-    ) -> Result<bool, Failure> {
-        let to = stored(to);
-        let raised = sqlx::query(ADVANCE).bind(consumer).bind(scope).bind(to);
-        let raised = raised.execute(&mut **tx).await.map_err(failure("raise a mark"))?;
-        Ok(raised.rows_affected() > 0)
+async fn step_all(
+    tx: &mut Transaction<'static, Postgres>,
+    consumer: &str,
+    steps: &[Step<'_>],
+) -> Result<Vec<bool>, Failure> {
+    if let [Step { scope, from, to }] = steps {
+        let moved = sqlx::query(STEP).bind(consumer).bind(*scope);
+        let moved = moved.bind(stored(*from)).bind(stored(*to)).execute(&mut **tx).await;
+        return Ok(vec![moved.map_err(failure("move a mark"))?.rows_affected() > 0]);
     }
-
-    async fn step_all(
-        &self,
-        tx: &mut Transaction<'static, Postgres>,
-        consumer: &str,
-        steps: &[Step<'_>],
-    ) -> Result<Vec<bool>, Failure> {
-        if let [Step { scope, from, to }] = steps {
-            let moved = sqlx::query(STEP).bind(consumer).bind(*scope);
-            let moved = moved.bind(stored(*from)).bind(stored(*to)).execute(&mut **tx).await;
-            return Ok(vec![moved.map_err(failure("move a mark"))?.rows_affected() > 0]);
-        }
-        let moved: Vec<String> = sqlx::query_scalar(STEP_ALL)
-            .bind(consumer)
-            .bind(steps.iter().map(|step| step.scope).collect::<Vec<_>>())
-            .bind(steps.iter().map(|step| stored(step.from)).collect::<Vec<_>>())
-            .bind(steps.iter().map(|step| stored(step.to)).collect::<Vec<_>>())
-            .fetch_all(&mut **tx)
-            .await
-            .map_err(failure("move marks"))?;
-        Ok(steps.iter().map(|step| moved.iter().any(|scope| scope == step.scope)).collect())
-    }
-
-    fn is_beside_inbox(&self) -> bool {
-        true
-    }
+    let moved: Vec<String> = sqlx::query_scalar(STEP_ALL)
+        .bind(consumer)
+        .bind(steps.iter().map(|step| step.scope).collect::<Vec<_>>())
+        .bind(steps.iter().map(|step| stored(step.from)).collect::<Vec<_>>())
+        .bind(steps.iter().map(|step| stored(step.to)).collect::<Vec<_>>())
+        .fetch_all(&mut **tx)
+        .await
+        .map_err(failure("move marks"))?;
+    Ok(steps.iter().map(|step| moved.iter().any(|scope| scope == step.scope)).collect())
 }

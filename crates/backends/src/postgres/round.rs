@@ -345,13 +345,19 @@ impl Round {
     /// Takes out what cannot be handed out now, and says what to do with it.
     fn sort_out(&mut self, held: &HashSet<i64>) -> Changes {
         let mut changes = Changes::default();
+        let mut something_is_due = false;
         let (ledger, now) = (&mut self.ledger, self.agenda.now);
         self.log.retain(|(receipt, row)| {
             let place = ledger.out(*receipt).map_or(0, |(_, window)| window);
             let known = ledger.is_known(row.seq);
             let aside = match row.event.available_at {
                 _ if known => None,
-                Some(until) if until > now => Some(Aside::scheduled(row.seq, place, until)),
+                // Due or not: it takes its place when it falls due, and that is not where it was
+                // written.
+                Some(until) if until > now || until > row.event.created_at => {
+                    something_is_due |= until <= now;
+                    Some(Aside::scheduled(row.seq, place, until))
+                }
                 _ if held.contains(&row.seq) => Some(Aside::waiting(row.seq, place)),
                 _ => return true,
             };
@@ -360,6 +366,8 @@ impl Round {
             false
         });
         ledger.trim();
+        // The next look wakes it, behind all of this one.
+        self.more |= something_is_due;
         changes
     }
 

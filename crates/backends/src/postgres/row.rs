@@ -1,7 +1,6 @@
 //! Reading an event back from its row.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use semel_core::{Event, EventId, Failure, Headers, Payload, Publication, Timestamp};
@@ -100,18 +99,9 @@ fn bytes(row: &PgRow, index: usize) -> Result<Option<&[u8]>, Failure> {
     value.as_bytes().map(Some).map_err(|error| failure("read a row")(sqlx::Error::Decode(error)))
 }
 
-/// Headers as a writer of any language may have put them: what is not a string is kept as JSON.
+/// Headers are nearly always strings, which need no detour.
 fn parse_headers(json: &str) -> Headers {
-    if let Ok(headers) = serde_json::from_str(json) {
-        return headers;
-    }
-    let values: BTreeMap<String, serde_json::Value> =
-        serde_json::from_str(json).unwrap_or_default();
-    let mut headers = Headers::default();
-    for (name, value) in values {
-        headers.set(name, value.as_str().map_or_else(|| value.to_string(), str::to_owned));
-    }
-    headers
+    serde_json::from_str(json).unwrap_or_else(|_| crate::row::parse_headers(json))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
 use super::error::{failure, schema_missing};
 use super::store::PostgresStore;
 use super::tail::publish_sql;
-use crate::versions::Versions;
+use crate::versions::{self, Migration, Versions, define_schema_status, down_sql, up_sql};
 
 /// Every version of the tables, in order.
 const MIGRATIONS: &[Migration] = &[
@@ -44,12 +44,8 @@ create table if not exists semel.migrations (
 /// "semel" in ASCII.
 const LOCK: i64 = 0x73_65_6d_65_6c;
 
-struct Migration {
-    name: &'static str,
-    sql: &'static str,
-    /// Takes it back.
-    down: &'static str,
-}
+/// Notes a migration, before its values.
+const NOTE: &str = "insert into semel.migrations (version, name) values";
 
 /// Creates the tables, or brings them up to date; says which migrations were applied.
 ///
@@ -102,31 +98,7 @@ pub(super) async fn migrate_in(
     Ok(missing.iter().map(|migration| migration.name).collect())
 }
 
-/// Which version of the tables is there, and which one this program needs.
-///
-/// ```
-/// # use semel_backends::postgres::SchemaStatus;
-/// let status = SchemaStatus { present: 0, latest: 1, missing: vec!["0001_tables"] };
-/// assert!(!status.is_current());
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SchemaStatus {
-    /// The version that is there, or the one of this program, if it works beside later ones; 0 when
-    /// there are no tables.
-    pub present: usize,
-    /// The version of this program.
-    pub latest: usize,
-    /// The migrations that are missing.
-    pub missing: Vec<&'static str>,
-}
-
-impl SchemaStatus {
-    /// Whether this program can work with the tables.
-    #[must_use]
-    pub const fn is_current(&self) -> bool {
-        self.present == self.latest
-    }
-}
+define_schema_status!("postgres");
 
 /// Looks which version of the tables is there. Changes nothing.
 ///
@@ -146,9 +118,7 @@ pub async fn status(pool: &PgPool) -> Result<SchemaStatus, Failure> {
 }
 
 pub(super) async fn status_of(connection: &mut PgConnection) -> Result<SchemaStatus, Failure> {
-    let present = versions(connection).await?.usable;
-    let missing = MIGRATIONS.iter().skip(present).map(|migration| migration.name).collect();
-    Ok(SchemaStatus { present, latest: MIGRATIONS.len(), missing })
+    Ok(SchemaStatus::of(versions(connection).await?.usable))
 }
 
 /// The whole schema as SQL, for a migration tool of your own.
@@ -159,14 +129,7 @@ pub(super) async fn status_of(connection: &mut PgConnection) -> Result<SchemaSta
 /// ```
 #[must_use]
 pub fn schema_sql() -> String {
-    let mut sql = format!("{VERSION_TABLE}\n\n");
-    for (number, Migration { name, sql: migration, .. }) in (1..).zip(MIGRATIONS) {
-        sql += migration;
-        sql += &format!(
-            "\ninsert into semel.migrations (version, name) values ({number}, '{name}');\n"
-        );
-    }
-    sql + "\n" + &publish_sql()
+    format!("{VERSION_TABLE}\n\n") + &up_sql(MIGRATIONS, NOTE) + "\n" + &publish_sql()
 }
 
 /// What takes the whole schema away again, as SQL.
@@ -181,8 +144,7 @@ pub fn drop_sql() -> String {
 }
 
 fn drop_sql_of(applied: &[Migration]) -> String {
-    let down = applied.iter().rev().map(|migration| migration.down);
-    down.chain(["drop table semel.migrations;\ndrop schema semel;\n"]).collect()
+    down_sql(applied, "drop table semel.migrations;\ndrop schema semel;\n")
 }
 
 impl PostgresStore {
@@ -229,7 +191,7 @@ impl PostgresStore {
         sqlx::raw_sql(lock_outbox).execute(&mut *tx).await.map_err(failed())?;
         let events = count_events(&mut tx).await?;
         if at_most.is_some_and(|most| events > most) {
-            return Err(written_meanwhile());
+            return Err(versions::written_meanwhile("PostgreSQL"));
         }
         let sql = drop_sql_of(&MIGRATIONS[..present]);
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(not_dropped)?;
@@ -243,11 +205,6 @@ async fn count_events(connection: &mut PgConnection) -> Result<u64, Failure> {
         .await
         .map_err(failure("count events"))?;
     Ok(count.unsigned_abs())
-}
-
-fn written_meanwhile() -> Failure {
-    Failure::refused("E-EVENTS-LEFT", "PostgreSQL: events were written meanwhile")
-        .with_fix("stop the services that write them, and try again")
 }
 
 fn not_dropped(error: sqlx::Error) -> Failure {
@@ -321,17 +278,7 @@ async fn versions(connection: &mut PgConnection) -> Result<Versions, Failure> {
 }
 
 fn refuse_newer(present: usize) -> Result<(), Failure> {
-    if present <= MIGRATIONS.len() {
-        return Ok(());
-    }
-    Err(Failure::misconfigured(
-        "E-SCHEMA-NEWER",
-        format!(
-            "PostgreSQL: the tables have version {present}, this semel knows up to {}",
-            MIGRATIONS.len()
-        ),
-    )
-    .with_fix("use the semel that migrated this database, or a later one"))
+    versions::refuse_newer("PostgreSQL", "database", present, MIGRATIONS)
 }
 
 fn stored(version: usize) -> i32 {

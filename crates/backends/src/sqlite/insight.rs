@@ -1,17 +1,16 @@
 //! [`Insight`]: how far pipelines are, who works on them, and who changed what.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use semel_core::admin::{ErrorGroup, ParkedLane, State, Troubles};
-use semel_core::insight::{AuditEntry, ConsumerView, EffectView, Insight, RelayView, Workings};
+use semel_core::insight::{AuditEntry, ConsumerView, EffectView, Insight, Workings};
 use semel_core::{EventId, Failure};
 
 use super::error::failure;
 use super::row::{position, stored};
 use super::store::{SqliteStore, timestamp};
-use crate::applied::effect;
+use crate::coordination::relays;
 
 /// The last numbers of the log and of the cursor, when it moved, and the size of the file.
 const PROGRESS: &str = "SELECT (SELECT seq FROM sqlite_sequence WHERE name = 'semel_outbox'), \
@@ -65,22 +64,15 @@ impl Insight for SqliteStore {
             .fetch_all(&mut *tx)
             .await
             .map_err(failed())?;
-        let mut relays = BTreeMap::new();
-        for (name, of, left, share) in rows {
-            let lease_left = Duration::from_micros(position(left));
-            let new =
-                || RelayView { name: name.clone(), shares: vec![], of: small(of), lease_left };
-            let relay: &mut RelayView = relays.entry(name.clone()).or_insert_with(new);
-            relay.shares.extend(share.map(small));
-        }
-        let mut relays: Vec<_> = relays.into_values().collect();
-        relays.sort_by_key(|relay| relay.shares.is_empty());
+        let relay = |(name, of, left, share): (String, i64, i64, Option<i64>)| {
+            (name, small(of), Duration::from_micros(position(left)), share.map(small))
+        };
         Ok(Workings {
             written: Some(position(written.unwrap_or(0))),
             settled: Some(position(settled.unwrap_or(0))),
             moved_at: moved_at.map(timestamp),
             bytes: Some(position(bytes)),
-            relays,
+            relays: relays(rows.into_iter().map(relay)),
             log: None,
         })
     }
@@ -100,13 +92,7 @@ impl Insight for SqliteStore {
     }
 
     async fn effects(&self, id: EventId) -> Result<Vec<EffectView>, Failure> {
-        let mut effects = Vec::new();
-        for consumer in Self::consumers(self).await? {
-            let found = self.applied(&consumer, id, 1).await?;
-            effects.extend(effect(consumer, &found, id));
-        }
-        effects.sort_by_key(|effect| effect.at);
-        Ok(effects)
+        self.effects_of(id).await
     }
 
     async fn note(

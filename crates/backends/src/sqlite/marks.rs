@@ -6,7 +6,7 @@ use semel_core::{Failure, Marks};
 use sqlx::{Sqlite, Transaction};
 
 use super::error::failure;
-use crate::letters::stored;
+use crate::letters::{implement_marks, stored};
 
 /// The table `semel_marks`. Made by [`SqliteStore::marks`](super::SqliteStore::marks).
 #[derive(Clone, Copy, Debug)]
@@ -21,49 +21,19 @@ const ADVANCE: &str = "insert into semel_marks as m (consumer, scope, position) 
 const STEP: &str = "update semel_marks set position = ?1 \
     where consumer = ?2 and scope = ?3 and position = ?4";
 
-#[async_trait]
-impl Marks<Transaction<'static, Sqlite>> for SqliteMarks {
-    async fn mark(
-        &self,
-        tx: &mut Transaction<'static, Sqlite>,
-        consumer: &str,
-        scope: &str,
-    ) -> Result<Option<u64>, Failure> {
-        let mark: Option<i64> = sqlx::query_scalar(MARK)
-            .bind(consumer)
-            .bind(scope)
-            .fetch_optional(&mut **tx)
-            .await
-            .map_err(failure("read a mark"))?;
-        Ok(mark.map(i64::unsigned_abs))
-    }
+implement_marks!(SqliteMarks, Sqlite, beside_inbox: false);
 
-    async fn advance(
-        &self,
-        tx: &mut Transaction<'static, Sqlite>,
-        consumer: &str,
-        scope: &str,
-        to: u64,
-    ) -> Result<bool, Failure> {
-        let to = stored(to);
-        let raised = sqlx::query(ADVANCE).bind(consumer).bind(scope).bind(to);
-        let raised = raised.execute(&mut **tx).await.map_err(failure("raise a mark"))?;
-        Ok(raised.rows_affected() > 0)
+async fn step_all(
+    tx: &mut Transaction<'static, Sqlite>,
+    consumer: &str,
+    steps: &[Step<'_>],
+) -> Result<Vec<bool>, Failure> {
+    let mut moved = Vec::with_capacity(steps.len());
+    for Step { scope, from, to } in steps {
+        let step =
+            sqlx::query(STEP).bind(stored(*to)).bind(consumer).bind(*scope).bind(stored(*from));
+        let step = step.execute(&mut **tx).await.map_err(failure("move a mark"))?;
+        moved.push(step.rows_affected() > 0);
     }
-
-    async fn step_all(
-        &self,
-        tx: &mut Transaction<'static, Sqlite>,
-        consumer: &str,
-        steps: &[Step<'_>],
-    ) -> Result<Vec<bool>, Failure> {
-        let mut moved = Vec::with_capacity(steps.len());
-        for Step { scope, from, to } in steps {
-            let step =
-                sqlx::query(STEP).bind(stored(*to)).bind(consumer).bind(*scope).bind(stored(*from));
-            let step = step.execute(&mut **tx).await.map_err(failure("move a mark"))?;
-            moved.push(step.rows_affected() > 0);
-        }
-        Ok(moved)
-    }
+    Ok(moved)
 }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::error::failure;
 use super::parking::{FreeLanes, Parking, Standing, json, standing};
-use super::round::{Found, Round, sort};
+use super::round::{Found, Round, sort, unreadable};
 use super::row::{self, AFTER_EVENT, event_columns, stored};
 use super::schema;
 use super::store::{SqliteStore, timestamp};
@@ -244,7 +244,7 @@ impl SqliteSource {
         Ok(())
     }
 
-    /// Parked events that are due: they are the oldest.
+    /// Parked events that are due: they are the oldest. One that cannot be read is dead again.
     async fn collect_parked(&mut self, round: &mut Round) -> Result<(), Failure> {
         let failed = || failure("read parked events");
         let mut reader = self.store.readers.acquire().await.map_err(failed())?;
@@ -257,11 +257,21 @@ impl SqliteSource {
             if self.taken.contains(&seq) || self.watermark.is_out(seq) {
                 continue;
             }
-            let (event, _) = row::event(found)?;
+            let (event, fault) = row::event(found)?;
+            let attempts = row::column(found, AFTER_EVENT)?;
+            if let Some(fault) = fault {
+                chosen.push((seq, unreadable(&self.pipeline, seq, attempts, &fault)));
+                round.unreadable.push(event);
+                // It took the place of another in the answer.
+                round.more = true;
+                continue;
+            }
+            if round.is_held(&event) {
+                continue;
+            }
             if !round.admit(&event) {
                 break;
             }
-            let attempts = row::column(found, AFTER_EVENT)?;
             let publication = row::publication(found, AFTER_EVENT + 1)?;
             chosen.push((seq, Found::Parked(attempts, publication, event)));
         }
@@ -274,6 +284,10 @@ impl SqliteSource {
             let seqs: Vec<u64> = chosen.iter().map(|(seq, _)| *seq).collect();
             let granted = self.parking().take(&mut tx, &seqs, self.epoch).await?;
             chosen.retain(|(seq, _)| granted.contains(seq));
+            for (seq, aside) in chosen.iter().filter_map(Found::aside) {
+                self.parking().put(&mut tx, seq, aside).await?;
+            }
+            chosen.retain(|(_, found)| !matches!(found, Found::PutAside(_)));
             round.found.append(&mut chosen);
         }
         tx.commit().await.map_err(failed())
@@ -312,8 +326,14 @@ impl SqliteSource {
             let found = if standing == Standing::Parked || self.watermark.is_known(seq) {
                 Found::Passed
             } else {
-                let (event, fault) = row::event(&found)?;
-                sort(event, fault, standing, now)
+                match row::event(&found)? {
+                    (event, None) if round.is_held(&event) => sort(event, Standing::Held, now),
+                    (event, None) => sort(event, standing, now),
+                    (event, Some(fault)) => {
+                        round.unreadable.push(event);
+                        unreadable(&self.pipeline, seq, 0, &fault)
+                    }
+                }
             };
             if let Found::Free(event) = &found
                 && !round.admit(event)

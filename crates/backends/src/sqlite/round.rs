@@ -16,6 +16,8 @@ pub(super) struct Round {
     pub(super) found: Vec<(u64, Found)>,
     /// Something was found for which there was no room.
     pub(super) more: bool,
+    /// What cannot be read, and holds its lane from here on.
+    pub(super) unreadable: Vec<Arc<Event>>,
 }
 
 pub(super) enum Found {
@@ -33,7 +35,8 @@ pub(super) enum Found {
 
 impl Round {
     pub(super) fn new(limit: Limit) -> Self {
-        Self { limit, count: 0, bytes: 0, found: Vec::new(), more: false }
+        let (found, unreadable) = (Vec::new(), Vec::new());
+        Self { limit, count: 0, bytes: 0, found, more: false, unreadable }
     }
 
     /// How many rows to ask for: one more than there is room for, to know whether there is more.
@@ -52,6 +55,11 @@ impl Round {
         self.more |= !room;
         room
     }
+
+    /// Whether an event is behind one that cannot be read, in its lane.
+    pub(super) fn is_held(&self, event: &Event) -> bool {
+        self.unreadable.iter().any(|before| before.lane() == event.lane())
+    }
 }
 
 impl Found {
@@ -61,16 +69,8 @@ impl Found {
     }
 }
 
-/// What to do with an event of the log.
-pub(super) fn sort(
-    event: Arc<Event>,
-    fault: Option<Failure>,
-    standing: Standing,
-    now: Timestamp,
-) -> Found {
-    if let Some(fault) = fault {
-        return Found::PutAside(Aside::dead(0, &fault));
-    }
+/// What to do with an event of the log that can be read.
+pub(super) fn sort(event: Arc<Event>, standing: Standing, now: Timestamp) -> Found {
     match event.available_at {
         // Due or not: it takes its place when it falls due, and that is not where it was written.
         Some(time) if time > now || time > event.created_at => {
@@ -79,4 +79,12 @@ pub(super) fn sort(
         _ if standing == Standing::Held => Found::Held,
         _ => Found::Free(event),
     }
+}
+
+/// A row that cannot be read is dead, and its lane waits, until somebody mends or discards it. No
+/// sink ever sees it, so nobody else says so.
+pub(super) fn unreadable(pipeline: &str, seq: u64, attempts: u32, fault: &Failure) -> Found {
+    let (table, code) = ("semel_outbox", fault.code());
+    tracing::error!(pipeline, table, seq, code, "a row cannot be read, and is dead: {fault}");
+    Found::PutAside(Aside::dead(attempts, fault))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use semel_core::{Event, EventId, Failure, Headers, Payload, Publication};
+use semel_core::{Event, EventId, Failure, Payload, Publication};
 use serde_json::Value;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::error::failure;
 use super::store::timestamp;
+use crate::row::as_headers;
 
 /// The columns of an event, of a table called `o`, in the order [`event`] reads them. What most
 /// events do not have is one column, because every value costs some allocations and locks of
@@ -103,32 +104,4 @@ fn text(row: &SqliteRow, index: usize, fault: &mut Option<Failure>) -> Result<St
 
 fn invalid(what: &str) -> Failure {
     Failure::refused("E-EVENT-INVALID", format!("SQLite: {what}"))
-}
-
-/// Headers as a writer of any language may have put them: what is not a string is kept as JSON.
-fn as_headers(values: BTreeMap<String, Value>) -> Headers {
-    let mut headers = Headers::default();
-    for (name, value) in values {
-        match value {
-            Value::String(text) => headers.set(name, text),
-            other => headers.set(name, other.to_string()),
-        }
-    }
-    headers
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn headers_that_are_not_strings_are_kept_as_json() {
-        let json = r#"{"Tenant":"acme","retries":3,"tags":["a"],"none":null}"#;
-        let headers = as_headers(serde_json::from_str(json).unwrap());
-        let all: Vec<_> = headers.iter().collect();
-        assert_eq!(
-            all,
-            [("tenant", "acme"), ("none", "null"), ("retries", "3"), ("tags", "[\"a\"]")]
-        );
-    }
 }

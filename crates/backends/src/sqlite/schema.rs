@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, SqliteConnection, SqlitePool};
 
 use super::error::{failure, schema_missing};
 use super::store::SqliteStore;
-use crate::versions::Versions;
+use crate::versions::{self, Migration, Versions, define_schema_status, down_sql, up_sql};
 
 /// Every version of the tables, in order.
 const MIGRATIONS: &[Migration] = &[
@@ -27,12 +27,8 @@ const VERSION_TABLE: &str = "CREATE TABLE IF NOT EXISTS semel_migrations (
     applied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
 ) STRICT";
 
-struct Migration {
-    name: &'static str,
-    sql: &'static str,
-    /// Takes it back.
-    down: &'static str,
-}
+/// Notes a migration, before its values.
+const NOTE: &str = "INSERT INTO semel_migrations (version, name) VALUES";
 
 /// Creates the tables, or brings them up to date; says which migrations were applied.
 ///
@@ -73,31 +69,7 @@ pub async fn migrate(pool: &SqlitePool) -> Result<Vec<&'static str>, Failure> {
     Ok(missing.iter().map(|migration| migration.name).collect())
 }
 
-/// Which version of the tables is there, and which one this program needs.
-///
-/// ```
-/// # use semel_backends::sqlite::SchemaStatus;
-/// let status = SchemaStatus { present: 0, latest: 1, missing: vec!["0001_tables"] };
-/// assert!(!status.is_current());
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SchemaStatus {
-    /// The version that is there, or the one of this program, if it works beside later ones; 0 when
-    /// there are no tables.
-    pub present: usize,
-    /// The version of this program.
-    pub latest: usize,
-    /// The migrations that are missing.
-    pub missing: Vec<&'static str>,
-}
-
-impl SchemaStatus {
-    /// Whether this program can work with the tables.
-    #[must_use]
-    pub const fn is_current(&self) -> bool {
-        self.present == self.latest
-    }
-}
+define_schema_status!("sqlite");
 
 /// Looks which version of the tables is there. Changes nothing.
 ///
@@ -116,9 +88,7 @@ impl SchemaStatus {
 /// ```
 pub async fn status(pool: &SqlitePool) -> Result<SchemaStatus, Failure> {
     let mut connection = pool.acquire().await.map_err(failure("read the schema version"))?;
-    let present = versions(&mut connection).await?.usable;
-    let missing = MIGRATIONS.iter().skip(present).map(|migration| migration.name).collect();
-    Ok(SchemaStatus { present, latest: MIGRATIONS.len(), missing })
+    Ok(SchemaStatus::of(versions(&mut connection).await?.usable))
 }
 
 /// The whole schema as SQL, for a migration tool of your own.
@@ -129,14 +99,7 @@ pub async fn status(pool: &SqlitePool) -> Result<SchemaStatus, Failure> {
 /// ```
 #[must_use]
 pub fn schema_sql() -> String {
-    let mut sql = format!("{VERSION_TABLE};\n\n");
-    for (number, Migration { name, sql: migration, .. }) in (1..).zip(MIGRATIONS) {
-        sql += migration;
-        sql += &format!(
-            "\nINSERT INTO semel_migrations (version, name) VALUES ({number}, '{name}');\n"
-        );
-    }
-    sql
+    format!("{VERSION_TABLE};\n\n") + &up_sql(MIGRATIONS, NOTE)
 }
 
 /// What takes the whole schema away again, as SQL.
@@ -151,8 +114,7 @@ pub fn drop_sql() -> String {
 }
 
 fn drop_sql_of(applied: &[Migration]) -> String {
-    let down = applied.iter().rev().map(|migration| migration.down);
-    down.chain(["DROP TABLE semel_migrations;\n"]).collect()
+    down_sql(applied, "DROP TABLE semel_migrations;\n")
 }
 
 impl SqliteStore {
@@ -194,7 +156,7 @@ impl SqliteStore {
         }
         let events = count_events(&mut tx).await?;
         if at_most.is_some_and(|most| events > most) {
-            return Err(written_meanwhile());
+            return Err(versions::written_meanwhile("SQLite"));
         }
         let sql = drop_sql_of(&MIGRATIONS[..present]);
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(failed())?;
@@ -208,11 +170,6 @@ async fn count_events(connection: &mut SqliteConnection) -> Result<u64, Failure>
         .await
         .map_err(failure("count events"))?;
     Ok(count.unsigned_abs())
-}
-
-fn written_meanwhile() -> Failure {
-    Failure::refused("E-EVENTS-LEFT", "SQLite: events were written meanwhile")
-        .with_fix("stop the services that write them, and try again")
 }
 
 /// Refuses tables that this version cannot work with.
@@ -250,17 +207,7 @@ async fn versions(connection: &mut SqliteConnection) -> Result<Versions, Failure
 }
 
 fn refuse_newer(present: usize) -> Result<(), Failure> {
-    if present <= MIGRATIONS.len() {
-        return Ok(());
-    }
-    Err(Failure::misconfigured(
-        "E-SCHEMA-NEWER",
-        format!(
-            "SQLite: the tables have version {present}, this semel knows up to {}",
-            MIGRATIONS.len()
-        ),
-    )
-    .with_fix("use the semel that migrated this file, or a later one"))
+    versions::refuse_newer("SQLite", "file", present, MIGRATIONS)
 }
 
 fn stored(version: usize) -> i64 {
@@ -273,16 +220,6 @@ mod tests {
 
     #[test]
     fn all_that_is_created_is_dropped() {
-        let words = |sql: &str| -> Vec<String> {
-            sql.split(|c: char| c != '_' && !c.is_alphanumeric()).map(str::to_owned).collect()
-        };
-        let down = words(&drop_sql());
-        let mut tables = 0;
-        for line in schema_sql().lines().filter(|line| line.starts_with("CREATE TABLE")) {
-            let name = words(line).into_iter().find(|word| word.starts_with("semel_")).unwrap();
-            assert!(down.contains(&name), "{name} is not in the down scripts");
-            tables += 1;
-        }
-        assert!(tables > 5, "{tables} tables");
+        versions::assert_all_tables_are_dropped(&schema_sql(), &drop_sql());
     }
 }

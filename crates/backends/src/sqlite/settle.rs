@@ -2,26 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use semel_core::{Failure, Holding, Outcome, Receipt, Settlement};
+use semel_core::{Failure, Holding, Settlement};
 use sqlx::SqliteConnection;
 
 use super::error::failure;
 use super::parking::{Aside, FreeLanes, OwnedLane};
 use super::poll::{RECORD_EVERY_MICROS, SqliteSource};
 use super::row::stored;
-
-/// Outcomes, by what has to be written for them.
-#[derive(Default)]
-struct Outcomes {
-    /// Delivered straight from the log: the cursor says it all.
-    delivered: Vec<u64>,
-    /// Failed or dead.
-    failed: Vec<(u64, Aside)>,
-    /// Delivered from the parked table.
-    delivered_parked: Vec<u64>,
-    released: Vec<u64>,
-    released_parked: Vec<u64>,
-}
+use crate::settle::Outcomes;
 
 impl SqliteSource {
     /// Nothing is changed in memory until all of it is stored.
@@ -29,10 +17,8 @@ impl SqliteSource {
         &mut self,
         settlements: &[Settlement],
     ) -> Result<Holding, Failure> {
-        let outcomes = self.sort(settlements);
-        let mut finished = outcomes.delivered.clone();
-        let out = |seq: &u64| self.watermark.is_out(*seq);
-        finished.extend(outcomes.failed.iter().map(|(seq, _)| *seq).filter(out));
+        let outcomes = Outcomes::sorted(settlements, &self.watermark, &self.taken, Aside::failed);
+        let mut finished = outcomes.finished(&self.watermark);
         let mut again = BTreeSet::new();
         let held = if outcomes.concern_the_cursor_only() {
             finished.sort_unstable();
@@ -48,30 +34,10 @@ impl SqliteSource {
             held
         };
         if held.is_held() {
-            self.forget(&outcomes, &finished);
+            outcomes.forget(&finished, &mut self.watermark, &mut self.again, &mut self.taken);
             self.again.extend(again);
         }
         Ok(held)
-    }
-
-    fn sort(&self, settlements: &[Settlement]) -> Outcomes {
-        let mut sorted = Outcomes::default();
-        for &Settlement { receipt: Receipt(seq), ref outcome } in settlements {
-            let parked = self.taken.contains(&seq);
-            if !parked && !self.watermark.is_out(seq) {
-                continue;
-            }
-            match (outcome, parked) {
-                (Outcome::Delivered, false) => sorted.delivered.push(seq),
-                (Outcome::Delivered, true) => sorted.delivered_parked.push(seq),
-                (Outcome::Released, false) => sorted.released.push(seq),
-                (Outcome::Released, true) => sorted.released_parked.push(seq),
-                (Outcome::Retry { .. } | Outcome::Dead { .. }, _) => {
-                    sorted.failed.extend(Aside::failed(outcome).map(|aside| (seq, aside)));
-                }
-            }
-        }
-        sorted
     }
 
     /// Everything but the cursor. Adds to `finished` the released events that wait in the parked
@@ -79,7 +45,7 @@ impl SqliteSource {
     async fn store_outcomes(
         &self,
         connection: &mut SqliteConnection,
-        outcomes: &Outcomes,
+        outcomes: &Outcomes<Aside>,
         finished: &mut Vec<u64>,
     ) -> Result<BTreeSet<u64>, Failure> {
         let parking = self.parking();
@@ -168,25 +134,5 @@ impl SqliteSource {
         .map_err(failure("record the progress"))?;
         self.recorded_at = self.store.now();
         Ok(())
-    }
-
-    fn forget(&mut self, outcomes: &Outcomes, finished: &[u64]) {
-        self.watermark.finish(finished);
-        for seq in finished {
-            self.again.remove(seq);
-        }
-        let failed = outcomes.failed.iter().map(|(seq, _)| seq);
-        for seq in failed.chain(&outcomes.delivered_parked).chain(&outcomes.released_parked) {
-            self.taken.remove(seq);
-        }
-    }
-}
-
-impl Outcomes {
-    fn concern_the_cursor_only(&self) -> bool {
-        self.failed.is_empty()
-            && self.delivered_parked.is_empty()
-            && self.released.is_empty()
-            && self.released_parked.is_empty()
     }
 }

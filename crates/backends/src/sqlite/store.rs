@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel_core::{Clock, Failure, SystemClock, Timestamp};
+use semel_core::{Clock, Failure, SystemClock};
 use sqlx::{Sqlite, SqlitePool, Transaction};
 use tokio::sync::watch;
 
@@ -16,6 +16,7 @@ use super::{
     SqliteSource, schema,
 };
 use crate::mapped::Airspace;
+pub(super) use crate::row::timestamp;
 
 /// An open database file. Clones share its connections.
 ///
@@ -198,10 +199,4 @@ impl fmt::Debug for SqliteStore {
 /// A span of time in the unit of the tables.
 pub(super) fn micros(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
-}
-
-/// A time of the tables. Times out of range, which only a foreign writer makes, become the nearest.
-pub(super) fn timestamp(micros: i64) -> Timestamp {
-    let nearest = if micros < 0 { Timestamp::MIN } else { Timestamp::MAX };
-    Timestamp::from_microsecond(micros).unwrap_or(nearest)
 }

@@ -79,6 +79,8 @@ async fn every_code_of_the_service_has_its_line() {
         (400, "com.amazonaws.sqs#QueueDoesNotExist", Misconfigured, "E-AWS-MISSING"),
         (403, "AccessDeniedException", Misconfigured, "E-AWS-ACCESS"),
         (400, "com.amazonaws.sqs#KmsAccessDenied", Misconfigured, "E-AWS-ACCESS"),
+        (400, "com.amazonaws.sqs#KmsDisabled", Misconfigured, "E-AWS-ACCESS"),
+        (400, "com.amazonaws.sqs#KmsInvalidState", Misconfigured, "E-AWS-ACCESS"),
         (403, "InvalidClientTokenId", Misconfigured, "E-AWS-ACCESS"),
         (400, "UnrecognizedClientException", Misconfigured, "E-AWS-ACCESS"),
         (403, "SignatureDoesNotMatch", Misconfigured, "E-AWS-ACCESS"),

@@ -9,7 +9,10 @@ use semel_testkit::suites::sink::SinkProbe;
 use semel_testkit::workload::event;
 use serde_json::Value;
 
-use super::{ACCOUNT, Lab, Queue, REGION, boto3, failure_of, publish, random_name, too_large};
+use super::{
+    ACCOUNT, Lab, Queue, READ, REGION, boto3, failure_of, order_placed, publish, random_name,
+    too_large,
+};
 
 semel_testkit::sink_suite!(Place);
 
@@ -122,4 +125,23 @@ async fn a_missing_bus_is_misconfigured() {
     let Some(place) = Place::with(None, None).await else { return };
     let failure = failure_of(publish(&place.sink, "no-such-bus", [event("a", 1)]).await);
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-AWS-MISSING"));
+}
+
+/// A client that is not ours reads what the target of a rule gets.
+#[tokio::test]
+async fn boto3_reads_what_a_target_gets() {
+    let Some(place) = Place::fresh().await else { return };
+    let sent = order_placed();
+    assert!(publish(&place.sink, &place.bus, [sent.clone()]).await.all_confirmed());
+    let said = boto3(&place.lab, READ, &[&place.bus]);
+    let got: Value = serde_json::from_str(said.lines().next().unwrap()).unwrap();
+    assert_eq!(got["detail-type"], "OrderPlaced", "{said}");
+    let detail = &got["detail"];
+    assert_eq!(detail["id"], sent.id.to_string(), "{said}");
+    assert_eq!(
+        (&detail["type"], &detail["subject"]),
+        (&"OrderPlaced".into(), &"42".into()),
+        "{said}"
+    );
+    assert_eq!(detail["data"], serde_json::json!({ "total": 99 }), "{said}");
 }

@@ -19,10 +19,12 @@ use aws_sdk_sqs::types::{DeleteMessageBatchRequestEntry, Message as Received, Qu
 use aws_smithy_http_client::Builder;
 use semel_backends::aws::{AwsConfig, AwsSink};
 use semel_core::wire::{Binding, decode};
-use semel_core::{Event, EventId, Failure, Message, Published, Secret, Sink, Verdict};
+use semel_core::{Event, Message, Published, Secret, Sink};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, python, service};
 use tokio::time::timeout;
+
+use crate::sinks::{failure_of, random_name};
 
 /// Long enough for anything that must happen; a test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -185,24 +187,9 @@ async fn publish(
     timeout(PATIENCE, sink.publish(&batch)).await.expect("an answer")
 }
 
-/// The failure of the whole call, or that of its first message.
-fn failure_of(published: Published) -> Failure {
-    let first = match published {
-        Published::None(failure) => Verdict::Failed(failure),
-        Published::Each(mut verdicts) => verdicts.swap_remove(0),
-        Published::All => Verdict::Confirmed,
-    };
-    let failure = if let Verdict::Failed(failure) = first { Some(failure) } else { None };
-    failure.expect("the first message failed")
-}
-
 /// More than any of the three services takes.
 fn too_large(event: Event) -> Event {
     event.with_bytes("text/plain", "x".repeat(1024 * 1024 + 1))
-}
-
-fn random_name(kind: &str) -> String {
-    format!("semel-test-{kind}-{}", EventId::now())
 }
 
 /// What boto3 says.
@@ -220,4 +207,24 @@ def client(service):
         .expect("python runs");
     assert!(said.status.success(), "{said:?}");
     String::from_utf8_lossy(&said.stdout).into_owned()
+}
+
+/// Prints a message of a queue: its body, its attributes, and what makes it one of a FIFO queue.
+const READ: &str = "
+sqs = client('sqs')
+url = sqs.get_queue_url(QueueName=sys.argv[2])['QueueUrl']
+message = sqs.receive_message(QueueUrl=url, MessageAttributeNames=['All'],
+                              MessageSystemAttributeNames=['All'])['Messages'][0]
+print(message['Body'])
+for name, value in sorted(message.get('MessageAttributes', {}).items()):
+    print(name, value['StringValue'])
+for name in ['MessageDeduplicationId', 'MessageGroupId']:
+    print(name, message['Attributes'].get(name))
+";
+
+/// What such a message is looked at for.
+fn order_placed() -> Event {
+    Event::new("order", "42", "OrderPlaced")
+        .with_bytes("application/json", "{\"total\":99}")
+        .with_header("tenant", "acme")
 }

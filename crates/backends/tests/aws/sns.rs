@@ -9,7 +9,10 @@ use semel_testkit::suites::sink::SinkProbe;
 use semel_testkit::workload::{event, numbers};
 use tokio::time::timeout;
 
-use super::{ACCOUNT, Lab, PATIENCE, Queue, REGION, boto3, publish, random_name, too_large};
+use super::{
+    ACCOUNT, Lab, PATIENCE, Queue, READ, REGION, boto3, order_placed, publish, random_name,
+    too_large,
+};
 
 mod standard {
     use super::Place;
@@ -94,4 +97,24 @@ async fn a_topic_may_be_an_arn_and_must_be_one_without_a_prefix() {
     let failure = super::failure_of(publish(&sink, &place.name, [event("a", 2)]).await);
     assert_eq!(failure.code(), "E-AWS-MISSING");
     assert!(failure.fix().unwrap().contains("arn_prefix"), "{failure:?}");
+}
+
+/// A client that is not ours reads what a subscriber gets.
+#[tokio::test]
+async fn boto3_reads_what_a_subscriber_gets() {
+    let Some(place) = Place::<true>::fresh().await else { return };
+    let sent = order_placed();
+    assert!(publish(&place.sink, &place.name, [sent.clone()]).await.all_confirmed());
+    let said = boto3(&place.lab, READ, &[&place.name]);
+    let expected = [
+        "{\"total\":99}".to_owned(),
+        "content-type application/json".to_owned(),
+        "semel-event-type OrderPlaced".to_owned(),
+        format!("semel-event-id {}", sent.id),
+        "MessageGroupId order/42".to_owned(),
+    ];
+    for line in expected {
+        assert!(said.lines().any(|got| got == line), "{line}: {said}");
+    }
+    assert!(said.contains("\"tenant\":\"acme\""), "{said}");
 }

@@ -9,7 +9,7 @@ use semel_testkit::suites::sink::SinkProbe;
 use semel_testkit::workload::{event, numbers};
 use tokio::time::sleep;
 
-use super::{Lab, PATIENCE, Queue, boto3, publish, random_name, too_large};
+use super::{Lab, PATIENCE, Queue, READ, boto3, order_placed, publish, random_name, too_large};
 
 mod standard {
     use super::Place;
@@ -119,23 +119,10 @@ async fn a_cut_between_sending_and_confirming_arrives_once_in_a_fifo_queue() {
 /// A client that is not ours reads what a user would look for.
 #[tokio::test]
 async fn boto3_reads_it() {
-    const SCRIPT: &str = "
-sqs = client('sqs')
-url = sqs.get_queue_url(QueueName=sys.argv[2])['QueueUrl']
-message = sqs.receive_message(QueueUrl=url, MessageAttributeNames=['All'],
-                              MessageSystemAttributeNames=['All'])['Messages'][0]
-print(message['Body'])
-for name, value in sorted(message['MessageAttributes'].items()):
-    print(name, value['StringValue'])
-for name in ['MessageDeduplicationId', 'MessageGroupId']:
-    print(name, message['Attributes'].get(name))
-";
     let Some(place) = Place::<true>::fresh().await else { return };
-    let sent = Event::new("order", "42", "OrderPlaced")
-        .with_bytes("application/json", "{\"total\":99}")
-        .with_header("tenant", "acme");
+    let sent = order_placed();
     assert!(publish(&place.sink, &place.name, [sent.clone()]).await.all_confirmed());
-    let said = boto3(&place.lab, SCRIPT, &[&place.name]);
+    let said = boto3(&place.lab, READ, &[&place.name]);
     let expected = [
         "{\"total\":99}".to_owned(),
         "content-type application/json".to_owned(),

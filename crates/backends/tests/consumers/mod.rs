@@ -291,3 +291,48 @@ consumers!(
     "insert into payments values (?, ?)",
     "payments.order_id"
 );
+
+/// It waits for somebody else's row, in a statement that cannot be taken back.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_behind_a_lock_is_given_up_in_time() {
+    use std::time::Duration;
+
+    use semel_backends::postgres::{Postgres, Transaction};
+    use semel_core::{HandlerError, Published, Verdict};
+    use semel_relay::Consumer;
+    use tokio::time::timeout;
+
+    async fn pay(
+        tx: &mut Transaction<'_, Postgres>,
+        _: serde_json::Value,
+        _: &Message,
+    ) -> Result<(), HandlerError> {
+        sqlx::query("insert into payments values (1)").execute(&mut **tx).await?;
+        Ok(())
+    }
+
+    let Some(database) = crate::postgres::Database::new().await else { return };
+    let store = database.store.clone();
+    let table = "create table payments (order_id bigint primary key)";
+    sqlx::raw_sql(table).execute(store.pool()).await.unwrap();
+    let mut other = store.begin().await.unwrap();
+    sqlx::raw_sql("insert into payments values (1)").execute(&mut *other).await.unwrap();
+
+    let consumer = Consumer::builder("payments", store.inbox())
+        .on("OrderPlaced", pay)
+        .handler_timeout(Duration::from_millis(300))
+        .build();
+    let message = [Message::first("orders", order(1))];
+    let given_up = timeout(Duration::from_secs(30), consumer.publish(&message)).await.unwrap();
+    let Published::Each(verdicts) = given_up else { panic!("{given_up:?}") };
+    let [Verdict::Failed(failure)] = &verdicts[..] else { panic!("{verdicts:?}") };
+    assert_eq!(failure.code(), "E-HANDLER-TIMEOUT");
+
+    other.rollback().await.unwrap();
+    let again = timeout(Duration::from_secs(30), consumer.publish(&message)).await.unwrap();
+    assert!(again.all_confirmed(), "{again:?}");
+    let count: i64 =
+        sqlx::query_scalar("select count(*) from payments").fetch_one(store.pool()).await.unwrap();
+    assert_eq!(count, 1);
+}

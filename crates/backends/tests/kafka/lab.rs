@@ -73,6 +73,18 @@ impl Lab {
         self.folder.path().join(name)
     }
 
+    /// Gives the user `clerk` permissions, as `kafka-acls.sh` writes them.
+    #[cfg(feature = "tls")]
+    pub(crate) fn allow_clerk(&self, permissions: &[&str]) {
+        let tool = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/kafka/kafka-acls.sh");
+        let allowed = Command::new(tool)
+            .args(["--bootstrap-server", &self.plain, "--add", "--allow-principal", "User:clerk"])
+            .args(permissions)
+            .output()
+            .expect("kafka-acls.sh runs");
+        assert!(allowed.status.success(), "{}", String::from_utf8_lossy(&allowed.stderr));
+    }
+
     fn start() -> Self {
         let folder = TempDir::with_prefix("semel-kafka-lab-").unwrap();
         let runtime = Runtime::new().unwrap();
@@ -163,7 +175,8 @@ fn properties(folder: &Path, ports: &[u16], doors: &[Proxy]) -> String {
         properties += &format!(
             "listener.name.{name}.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,SCRAM-SHA-512\n\
              listener.name.{name}.plain.sasl.jaas.config={login}.plain.PlainLoginModule required \
-             user_admin=\"admin-secret\" user_nobody=\"nobody-secret\";\n"
+             user_admin=\"admin-secret\" user_nobody=\"nobody-secret\" \
+             user_clerk=\"clerk-secret\";\n"
         );
         for scram in ["scram-sha-256", "scram-sha-512"] {
             let module = format!("{login}.scram.ScramLoginModule required;");

@@ -2,7 +2,9 @@
 
 mod cluster;
 mod failures;
+mod inbox;
 mod lab;
+mod mocked;
 mod once;
 mod order;
 mod outages;

@@ -22,7 +22,7 @@ async fn a_refusal_by_the_broker_leaves_no_gap() {
         let sink = config(&brokers).batch_bytes(batch_bytes).connect().await.unwrap();
         publish(&sink, &messages(&topic, [event("a", 0), event("b", 0)])).await;
         // From now on the broker knows more than the sink.
-        topics::alter(&brokers, &topic, "max.message.bytes", "3000").await;
+        topics::alter(&brokers, &topic, &[("max.message.bytes", "3000")]).await;
 
         let large = |event: Event| event.with_bytes("application/octet-stream", vec![7; 5000]);
         let batch: Vec<_> = (1..6)
@@ -44,6 +44,37 @@ async fn a_refusal_by_the_broker_leaves_no_gap() {
         let rest = publish(&sink, &messages(&topic, events("a", 4..6))).await;
         assert_eq!(rest, [Verdict::Confirmed, Verdict::Confirmed]);
         assert_eq!(topics::first_arrivals(&brokers, &topic, "a").await, [0, 1, 2, 4, 5]);
+    }
+}
+
+/// Other keys have other partitions, where nothing stops what is behind a refusal but the sink.
+#[tokio::test]
+async fn a_refusal_leaves_no_gap_where_a_lane_has_many_keys() {
+    let Some(brokers) = service(Service::Kafka) else { return };
+    for batch_bytes in [256 * 1024, 1] {
+        let topic = topics::random_topic();
+        topics::create(&brokers, &topic, &[]).await;
+        let sink = config(&brokers).batch_bytes(batch_bytes).connect().await.unwrap();
+        publish(&sink, &messages(&topic, [event("b", 0)])).await;
+        topics::alter(&brokers, &topic, &[("max.message.bytes", "3000")]).await;
+
+        let keyed = |number: u64| {
+            let key = format!("key-{number}");
+            let event = event("a", number).with_header(topics::OWN_KEY, &*key);
+            let event = if number == 3 {
+                event.with_bytes("application/octet-stream", vec![7; 5000])
+            } else {
+                event
+            };
+            Message { key: Some(key.into()), ..Message::first(topic.as_str(), event) }
+        };
+        let verdicts = publish(&sink, &(1..10).map(keyed).collect::<Vec<_>>()).await;
+        assert_eq!(verdicts[..2], [Verdict::Confirmed, Verdict::Confirmed]);
+        expect(failure(&verdicts[2]), Fault::Refused, "E-KAFKA-TOO-LARGE");
+        assert_eq!(verdicts[3..], vec![Verdict::Behind; 6]);
+        let mut arrived = topics::first_arrivals(&brokers, &topic, "a").await;
+        arrived.sort_unstable();
+        assert_eq!(arrived, [1, 2]);
     }
 }
 

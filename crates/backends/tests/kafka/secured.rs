@@ -1,7 +1,8 @@
 //! Users, permissions and encryption. SCRAM and TLS need the feature `tls`.
 
 use semel_backends::kafka::{Mechanism, Sasl, Tls};
-use semel_core::{Fault, Sink, Verdict};
+use semel_core::coordination::Share;
+use semel_core::{EventId, Fault, InboxStore, Message, Sink, Verdict};
 use semel_testkit::workload::event;
 
 use super::lab::Lab;
@@ -51,6 +52,72 @@ async fn a_user_without_permission_is_a_mistake_in_the_set_up() {
             failure(&verdicts[0]).clone()
         }
     };
+    expect(&failure, Fault::Misconfigured, "E-KAFKA-ACL");
+}
+
+/// What exactly once needs, one permission after the other.
+#[tokio::test]
+async fn exactly_once_says_which_permission_is_missing() {
+    let Some(lab) = Lab::open().await else { return };
+    let (id, topic) = (format!("semel-once-{}", EventId::now()), topics::random_topic());
+    let (journal, other_topic) = (&format!("{id}-progress"), &topics::random_topic());
+    topics::create(&lab.plain, &topic, &[]).await;
+    let connect = async || {
+        let clerk = Sasl::new(Mechanism::Plain, "clerk", "clerk-secret");
+        config(&lab.sasl).sasl(clerk).connect_exactly_once(&id, Share::WHOLE).await
+    };
+    let expect_missing = async |what: &str, fix: &str| {
+        let failure = connect().await.map(drop).unwrap_err();
+        expect(&failure, Fault::Misconfigured, "E-KAFKA-ACL");
+        assert!(failure.to_string().contains(what), "{failure:?}");
+        assert!(failure.fix().is_some_and(|said| said.contains(fix)), "{failure:?}");
+    };
+    // Who may write nowhere may not even be a producer.
+    lab.allow_clerk(&["--operation", "Write", "--topic", other_topic]);
+    expect_missing("the journal", "kafka-topics.sh --create").await;
+    lab.allow_clerk(&["--operation", "Create", "--operation", "Write", "--topic", journal]);
+    expect_missing("the transactional id", "--transactional-id").await;
+    let ids_of_shares = ["--transactional-id", &id, "--resource-pattern-type", "prefixed"];
+    lab.allow_clerk(&[&["--operation", "Write"][..], &ids_of_shares].concat());
+    expect_missing("the journal", "Read").await;
+    lab.allow_clerk(&["--operation", "Read", "--topic", journal, "--group", journal]);
+    lab.allow_clerk(&["--operation", "Describe", "--topic", &topic]);
+    let sink = connect().await.unwrap();
+    let verdicts = publish(&sink, &messages(&topic, [event("a", 1)])).await;
+    expect(failure(&verdicts[0]), Fault::Misconfigured, "E-KAFKA-ACL");
+}
+
+#[tokio::test]
+async fn the_inbox_says_which_permission_is_missing() {
+    let Some(lab) = Lab::open().await else { return };
+    let (name, topic) = (format!("semel-{}", EventId::now()), topics::random_topic());
+    let (inbox, other_topic) = (&format!("{name}-inbox"), &topics::random_topic());
+    topics::create(&lab.plain, &topic, &[]).await;
+    let connect = async || {
+        let clerk = Sasl::new(Mechanism::Plain, "clerk", "clerk-secret");
+        config(&lab.sasl).sasl(clerk).inbox(&name).unwrap().connect().await
+    };
+    let expect_missing = async |what: &str, fix: &str| {
+        let failure = connect().await.map(drop).unwrap_err();
+        expect(&failure, Fault::Misconfigured, "E-KAFKA-ACL");
+        assert!(failure.to_string().contains(what), "{failure:?}");
+        assert!(failure.fix().is_some_and(|said| said.contains(fix)), "{failure:?}");
+    };
+    // Who may write nowhere may not even be a producer.
+    lab.allow_clerk(&["--operation", "Write", "--topic", other_topic]);
+    expect_missing("the inbox", "kafka-topics.sh --create").await;
+    lab.allow_clerk(&["--operation", "Create", "--operation", "Write", "--topic", inbox]);
+    expect_missing("the transactional id", "--transactional-id").await;
+    expect_missing("the inbox", "DescribeConfigs").await;
+    lab.allow_clerk(&["--operation", "DescribeConfigs", "--topic", inbox]);
+    lab.allow_clerk(&["--operation", "Write", "--transactional-id", inbox]);
+    expect_missing("the inbox", "Read").await;
+    lab.allow_clerk(&["--operation", "Read", "--topic", inbox, "--group", inbox]);
+    lab.allow_clerk(&["--operation", "Describe", "--topic", &topic]);
+    let store = connect().await.unwrap();
+    let mut tx = store.begin().await.unwrap();
+    tx.send(Message::first(topic.as_str(), event("a", 1))).unwrap();
+    let failure = store.commit(tx).await.unwrap_err();
     expect(&failure, Fault::Misconfigured, "E-KAFKA-ACL");
 }
 

@@ -1,7 +1,7 @@
 //! Topics, made and read with the client library itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rdkafka::admin::{
@@ -11,13 +11,15 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::{BorrowedMessage, Headers};
-use rdkafka::metadata::MetadataTopic;
+use rdkafka::metadata::{Metadata, MetadataTopic};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use semel_core::wire::{Binding, decode};
 use semel_core::{Event, EventId};
 use semel_testkit::workload::numbers;
 
 pub(crate) const PARTITIONS: i32 = 3;
+/// The header of an event whose key is not the aggregate id: it says which one it is.
+pub(crate) const OWN_KEY: &str = "key";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn random_topic() -> String {
@@ -26,7 +28,17 @@ pub(crate) fn random_topic() -> String {
 
 /// A new topic of this name with these settings, which the broker knows of.
 pub(crate) async fn create(brokers: &str, topic: &str, settings: &[(&str, &str)]) {
-    let mut new = NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(1));
+    create_on(brokers, topic, TopicReplication::Fixed(1), settings).await;
+}
+
+/// The same, with these replicas.
+pub(crate) async fn create_on(
+    brokers: &str,
+    topic: &str,
+    replicas: TopicReplication<'_>,
+    settings: &[(&str, &str)],
+) {
+    let mut new = NewTopic::new(topic, PARTITIONS, replicas);
     for (name, value) in settings {
         new = new.set(name, value);
     }
@@ -59,9 +71,31 @@ fn is_known(admin: &AdminClient<DefaultClientContext>, topic: &str) -> bool {
     metadata.topics().iter().any(|it| it.name() == topic && has_leaders(it))
 }
 
-/// Changes a setting of a topic.
-pub(crate) async fn alter(brokers: &str, topic: &str, name: &str, value: &str) {
-    let entries = [(name, value)].into_iter().collect();
+/// Asks the brokers until they say what is to be found out.
+pub(crate) async fn find_out<T: Send + 'static>(
+    brokers: &str,
+    find: impl Fn(&Metadata) -> Option<T> + Send + 'static,
+) -> T {
+    const ANSWER: Duration = Duration::from_secs(5);
+    let admin = admin(brokers);
+    let asking = tokio::task::spawn_blocking(move || {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            // A broker may die while it is asked.
+            let metadata = admin.inner().fetch_metadata(None, ANSWER).ok();
+            if let Some(found) = metadata.as_ref().and_then(&find) {
+                return Some(found);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        None
+    });
+    asking.await.unwrap().expect("the brokers say it in time")
+}
+
+/// Gives a topic these settings, and the defaults in all else.
+pub(crate) async fn alter(brokers: &str, topic: &str, settings: &[(&str, &str)]) {
+    let entries = settings.iter().copied().collect();
     let change = AlterConfig { specifier: ResourceSpecifier::Topic(topic), entries };
     let changed = admin(brokers).alter_configs([&change], &AdminOptions::new()).await;
     changed.expect("an answer")[0].as_ref().expect("the topic is changed");
@@ -120,7 +154,8 @@ fn event(message: &BorrowedMessage<'_>) -> Event {
         .collect();
     let body = Bytes::copy_from_slice(message.payload().expect("never a tombstone"));
     let event = decode(Binding::Kafka, None, headers, body).expect("an event");
-    assert_eq!(message.key(), Some(event.aggregate_id.as_bytes()));
+    let key = event.headers.get(OWN_KEY).unwrap_or(&event.aggregate_id);
+    assert_eq!(message.key(), Some(key.as_bytes()));
     event
 }
 

@@ -14,7 +14,7 @@ use rumqttc::v5::mqttbytes::v5::{Packet, Publish};
 use rumqttc::v5::{AsyncClient, Event as Happened, EventLoop, MqttOptions};
 use semel_backends::mqtt::{MqttConfig, MqttSink};
 use semel_core::wire::{Binding, Format, decode};
-use semel_core::{Event, EventId, Failure, Message, Published, Sink, Topic, Verdict};
+use semel_core::{Event, Failure, Message, Published, Sink, Topic};
 use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, service};
@@ -23,6 +23,8 @@ use semel_testkit::workload::{event, events, numbers};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+
+use crate::sinks::{failure_of, random_name};
 
 semel_testkit::sink_suite!(Place);
 
@@ -185,21 +187,6 @@ async fn publish(
 ) -> Published {
     let batch: Vec<_> = events.into_iter().map(|event| Message::first(topic, event)).collect();
     timeout(PATIENCE, sink.publish(&batch)).await.expect("an answer")
-}
-
-/// The failure of the whole call, or that of its first message.
-fn failure_of(published: Published) -> Failure {
-    let first = match published {
-        Published::None(failure) => Verdict::Failed(failure),
-        Published::Each(mut verdicts) => verdicts.swap_remove(0),
-        Published::All => Verdict::Confirmed,
-    };
-    let failure = if let Verdict::Failed(failure) = first { Some(failure) } else { None };
-    failure.expect("the first message failed")
-}
-
-fn random_name(kind: &str) -> String {
-    format!("semel-test-{kind}-{}", EventId::now())
 }
 
 #[tokio::test]

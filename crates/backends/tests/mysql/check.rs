@@ -2,6 +2,7 @@
 
 use mysql_async::{BinlogStreamRequest, Conn};
 use semel_backends::mysql::{MysqlConfig, MysqlStore, grants_sql};
+use semel_core::Insight;
 use semel_core::diagnosis::{Diagnose, Finding, Log, Needs, Severity};
 use semel_testkit::services::{Private, Service};
 
@@ -89,7 +90,13 @@ async fn a_user_has_too_few_privileges() {
     let store = MysqlConfig::new(&url).unwrap().connect().await.unwrap();
     is_found_and_fixed(&database.store, &store, "privileges", Severity::Problem).await;
     store.source("orders").await.unwrap();
+    let entry = store.note("anna@shop", "retry", "orders", "all").await.unwrap();
+    store.conclude(entry, 1).await.unwrap();
     assert_eq!(finding(&store, Log::Unread, "excess").await.severity, Severity::Good);
+    is_found_and_fixed(&database.store, &store, "replication", Severity::Problem).await;
+    // To be sent the log is not enough: the relay asks where it ends.
+    let revoke = format!("REVOKE REPLICATION CLIENT ON *.* FROM {name}@localhost");
+    run(&database.store, &revoke).await;
     is_found_and_fixed(&database.store, &store, "replication", Severity::Problem).await;
     store.close().await;
     run(&database.store, &format!("DROP USER {name}@localhost")).await;

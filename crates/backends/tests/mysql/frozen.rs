@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::{Database, connect, database};
 
 /// Far below what InnoDB lets others wait for a lock.
-const SOON: Duration = Duration::from_secs(10);
+pub(super) const SOON: Duration = Duration::from_secs(10);
 
 /// Waits until so many connections of the database wait for a lock.
 pub(super) async fn somebody_waits(database: &Database) {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use semel_backends::mysql::{MySql, Transaction};
-use semel_testkit::workload::{delivered_numbers, event, retry};
+use semel_testkit::workload::{delivered_numbers, event};
 
 use super::{Database, database};
+use crate::outboxes::{order, stamp};
 
 async fn with_aggregate(database: &Database) {
     database.run("CREATE TABLE aggregate (id VARCHAR(9) PRIMARY KEY, version BIGINT)").await;
@@ -66,34 +67,12 @@ async fn a_long_transaction_stays_before_the_one_that_waited_for_it() {
     assert_eq!(delivered_numbers(&relay.deliver_all(1).await), [1, 2]);
 }
 
-/// Without a lock there is no order but that of the commits, and a look in between shows it.
-#[tokio::test]
-async fn writers_without_a_lock_are_published_as_they_are_seen_to_commit() {
-    let database = database!();
-    let mut relay = database.relay().await;
-    let mut late = database.begin().await;
-    database.append(&mut late, &[event("a", 2)]).await;
-    database.commit(&[event("a", 1)]).await;
-    assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [1]);
-    late.commit().await.unwrap();
-    assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [2]);
-}
+stamp! { order: writers_without_a_lock_are_published_as_they_are_seen_to_commit }
 
-/// What committed first has failed: what commits later waits behind it, though its number is lower.
 #[tokio::test]
 async fn a_late_commit_waits_behind_a_failed_event_that_committed_before_it() {
     let database = database!();
-    let mut relay = database.relay().await;
-    let mut late = database.begin().await;
-    database.append(&mut late, &[event("a", 2)]).await;
-    database.commit(&[event("a", 1)]).await;
-    let taken = relay.take(10).await;
-    let soon = semel_core::Timestamp::now() + Duration::from_secs(2);
-    relay.settle(&taken, |_| retry(soon, 1)).await;
-    late.commit().await.unwrap();
-    assert!(relay.take(10).await.is_empty());
-    let mut relay = database.relay().await;
-    assert!(relay.take(10).await.is_empty(), "after a restart too");
-    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    let mut relay =
+        order::a_late_commit_waits_behind_a_failed_event_that_committed_before_it(&database).await;
     assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [1, 2]);
 }

@@ -1,18 +1,30 @@
 //! Migrations, versions, privileges, addresses: what is wrong is said, with what to do about it.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use semel_backends::mysql::{MysqlConfig, migrate, schema_sql};
 use semel_core::{Fault, InboxStore};
+use semel_testkit::workload::{by_lane, event, events};
 
 use super::{Database, database, unmigrated, url_of};
 
 const ALL: [&str; 3] = ["0001_tables", "0002_consumers", "0003_polling_beside_0002"];
 
+/// What takes back all but the first, the latest first.
+const BACK_TO_THE_FIRST: &str = concat!(
+    include_str!("../../src/mysql/migrations/0003_polling_beside_0002.down.sql"),
+    include_str!("../../src/mysql/migrations/0002_consumers.down.sql"),
+    "DELETE FROM semel_migrations WHERE version > 1;"
+);
+
 #[tokio::test]
 async fn migrating_is_repeatable_and_tells_what_it_did() {
     let database = unmigrated!();
     assert_eq!(database.store.migrate().await.unwrap(), ALL);
-    database.commit(&[semel_testkit::workload::event("a", 1)]).await;
+    database.commit(&[event("a", 1)]).await;
     assert!(database.store.migrate().await.unwrap().is_empty());
     assert_eq!(database.relay().await.deliver_all(10).await.len(), 1);
 }
@@ -28,11 +40,59 @@ async fn of_many_that_migrate_at_once_one_does_it() {
     assert_eq!(applied, ALL.len());
 }
 
+/// Tables with events in them and a relay half-way through, while some write and one has been at it for
+/// long: nobody waits for anybody, and nothing is lost.
+#[tokio::test]
+async fn live_tables_are_brought_up_to_date() {
+    const WRITERS: u64 = 4;
+    let database = database!();
+    database.commit(&events("settled", 0..5)).await;
+    assert_eq!(database.relay().await.deliver_all(10).await.len(), 5);
+    database.commit(&events("waiting", 0..5)).await;
+    database.run(BACK_TO_THE_FIRST).await;
+    let failure = database.store.source("orders").await.unwrap_err();
+    assert_eq!(failure.code(), "E-SCHEMA-MISSING", "{failure:?}");
+
+    let mut long = database.begin().await;
+    database.append(&mut long, &events("long", 0..5)).await;
+    let migrated = Arc::new(AtomicBool::new(false));
+    let writers = (0..WRITERS).map(|writer| {
+        let (store, migrated) = (database.store.clone(), Arc::clone(&migrated));
+        tokio::spawn(async move {
+            let mut written = 0;
+            // Some before, some meanwhile, some after.
+            while written < 20 || !migrated.load(Ordering::SeqCst) {
+                let mut tx = store.begin().await.unwrap();
+                let event = event(&format!("writer-{writer}"), written);
+                store.outbox().append(&mut tx, event).await.unwrap();
+                tx.commit().await.unwrap();
+                written += 1;
+            }
+            written
+        })
+    });
+    let writers: Vec<_> = writers.collect();
+    let started = tokio::time::timeout(Duration::from_secs(60), database.store.migrate()).await;
+    assert_eq!(started.expect("the open transaction is waited for").unwrap(), ALL[1..]);
+    migrated.store(true, Ordering::SeqCst);
+    let written: Vec<u64> = join_all(writers).await.into_iter().map(|done| done.unwrap()).collect();
+    let mut relay = database.relay().await;
+    let delivered = by_lane(&relay.deliver_all(1000).await);
+    assert_eq!(delivered["order/waiting"], [0, 1, 2, 3, 4]);
+    for (writer, written) in written.iter().enumerate() {
+        let all: Vec<_> = (0..*written).collect();
+        assert_eq!(delivered[&format!("order/writer-{writer}")], all);
+    }
+    assert_eq!(delivered.len(), 1 + written.len(), "nothing is published twice");
+    long.commit().await.unwrap();
+    assert_eq!(relay.deliver_all(10).await.len(), 5, "what was open all the time");
+}
+
 /// MySQL cannot undo the half of a migration: it is done again, and the rest with it.
 #[tokio::test]
 async fn a_migration_that_ended_half_way_is_finished() {
     let database = database!();
-    database.commit(&[semel_testkit::workload::event("a", 1)]).await;
+    database.commit(&[event("a", 1)]).await;
     database
         .run("DROP TABLE semel_keys; DROP TABLE semel_inbox; DELETE FROM semel_migrations")
         .await;
@@ -152,9 +212,10 @@ async fn missing_privileges_are_named() {
     let url = url_of(&format!("{scheme}://{user}:pw@{address}"), name);
     let writer = MysqlConfig::new(&url).unwrap().connect().await.unwrap();
     let mut tx = writer.begin().await.unwrap();
-    let event = semel_testkit::workload::event("a", 1).with_idempotency_key("k");
+    let event = event("a", 1).with_idempotency_key("k");
     writer.outbox().append(&mut tx, event.clone()).await.unwrap();
     writer.outbox().append(&mut tx, event).await.unwrap_err();
+    writer.outbox().append_all(&mut tx, &events("many", 0..20)).await.unwrap();
     let plain = "INSERT INTO semel_outbox (aggregate_type, aggregate_id, event_type, payload) \
         VALUES ('order', '42', 'OrderPlaced', '{}')";
     sqlx::query(plain).execute(&mut *tx).await.unwrap();
@@ -166,14 +227,14 @@ async fn missing_privileges_are_named() {
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-MYSQL-PRIVILEGE"));
     writer.close().await;
     database.run(&format!("DROP USER '{user}'@'%', '{user}'@'localhost'")).await;
-    assert_eq!(database.relay().await.deliver_all(10).await.len(), 2);
+    assert_eq!(database.relay().await.deliver_all(10).await.len(), 22);
 }
 
 /// Without row-based logging InnoDB refuses READ COMMITTED; it is said before anything is lost.
 #[tokio::test]
 async fn a_log_of_statements_is_refused() {
     let database = database!();
-    database.commit(&[semel_testkit::workload::event("a", 1)]).await;
+    database.commit(&[event("a", 1)]).await;
     let options: sqlx::mysql::MySqlConnectOptions = database.url().parse().unwrap();
     let pool = sqlx::mysql::MySqlPoolOptions::new()
         .after_connect(|connection, _| {

@@ -18,6 +18,7 @@ use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, python, service};
 use semel_testkit::suites::sink::SinkProbe;
+use semel_testkit::workload::{events, numbers};
 use tokio::time::timeout;
 
 semel_testkit::sink_suite!(Stream);
@@ -129,7 +130,7 @@ impl Reader {
                 .collect();
             let event = decode(Binding::Nats, None, pairs, message.payload).unwrap();
             let id = message.headers.get("Nats-Msg-Id").unwrap();
-            assert_eq!(id.as_str(), event.id.to_string(), "the message id is the event id");
+            assert_eq!(id.as_str(), format!("{}/{}", event.id, message.subject));
             self.read.lock().unwrap().push(event);
         }
         self.read.lock().unwrap().clone()
@@ -185,6 +186,20 @@ async fn a_repetition_within_the_window_arrives_once() {
     assert_eq!(stream.arrived().await.len(), 1);
 }
 
+/// The stream looks for repetitions in all its subjects: two pipelines may send one event to two of
+/// them.
+#[tokio::test]
+async fn an_event_for_two_subjects_of_a_stream_arrives_under_both() {
+    let Some(stream) = Stream::fresh().await else { return };
+    let lane = events("a", 0..3);
+    for subject in ["one", "two", "one", "two"] {
+        let topic = format!("{}.{subject}", stream.name);
+        let published = publish(&stream.sink, &topic, lane.clone()).await;
+        assert!(published.all_confirmed(), "{subject}: {published:?}");
+    }
+    assert_eq!(numbers(&stream.arrived().await), [0, 1, 2, 0, 1, 2], "once under each of them");
+}
+
 /// A client that is not ours reads what a user would look for.
 #[tokio::test]
 async fn a_python_client_reads_it() {
@@ -208,11 +223,11 @@ asyncio.run(main())
     let event = Event::new("order", "42", "OrderPlaced")
         .with_bytes("application/json", "{\"total\":99}")
         .with_header("tenant", "acme");
-    let expected = format!(
-        "{} {}.placed {{\"total\":99}}\napplication/json OrderPlaced acme\n",
-        event.id, stream.name
-    );
     let topic = format!("{}.placed", stream.name);
+    let expected = format!(
+        "{}/{topic} {topic} {{\"total\":99}}\napplication/json OrderPlaced acme\n",
+        event.id
+    );
     assert!(publish(&stream.sink, &topic, [event]).await.all_confirmed());
     let read = python(&["-c", SCRIPT, &url, &stream.name]);
     assert_eq!(String::from_utf8_lossy(&read.stdout), expected, "{read:?}");

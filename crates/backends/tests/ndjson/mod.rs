@@ -2,17 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod line;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use semel_backends::ndjson::FileSink;
-use semel_core::{Event, Fault, Headers, Message, Payload, Published, Sink};
+use semel_core::{Event, Fault, Message, Published, Sink};
 use semel_testkit::probe::{Probe, Ran, Skip};
 use semel_testkit::suites::sink::SinkProbe;
 use semel_testkit::{sink_suite, workload};
-use serde_json::Value;
 use tempfile::TempDir;
 
 struct Lines {
@@ -69,34 +68,7 @@ sink_suite!(Lines);
 /// Every line as an event again.
 fn read(path: &Path) -> Vec<Event> {
     let lines = fs::read_to_string(path).unwrap();
-    lines.lines().map(|line| event(&serde_json::from_str(line).unwrap(), line)).collect()
-}
-
-fn event(value: &Value, line: &str) -> Event {
-    let text = |name: &str| value[name].as_str().map(str::to_owned);
-    let id = text("id").unwrap().parse().unwrap();
-    let name = |name| text(name).unwrap();
-    assert_eq!(text("key"), text("aggregate_id"));
-    let mut event =
-        Event::with_id(id, name("aggregate_type"), name("aggregate_id"), name("event_type"));
-    event.headers = serde_json::from_value::<Headers>(value["headers"].clone()).unwrap();
-    event.created_at = name("created_at").parse().unwrap();
-    event.custom_key = text("idempotency_key");
-    let content_type = text("content_type").unwrap_or_else(|| Payload::JSON.into());
-    let bytes = match (text("payload_base64"), text("payload")) {
-        (Some(encoded), _) => STANDARD.decode(encoded).unwrap(),
-        (None, Some(text)) if content_type != Payload::JSON => text.into_bytes(),
-        _ => json_bytes(line),
-    };
-    event.payload = Payload::new(content_type, bytes);
-    event
-}
-
-/// The payload as it stands in the line: parsing would change its order and its numbers.
-fn json_bytes(line: &str) -> Vec<u8> {
-    let (_, rest) = line.split_once("\"payload\":").unwrap();
-    let (payload, _) = rest.split_once(",\"headers\":").unwrap();
-    payload.as_bytes().to_vec()
+    lines.lines().map(line::event).collect()
 }
 
 fn message(number: u64) -> Message {

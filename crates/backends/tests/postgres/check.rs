@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use semel_backends::postgres::{PostgresConfig, PostgresStore, grants_sql};
+use semel_core::Insight;
 use semel_core::diagnosis::{Diagnose, Finding, Log, Needs, Severity};
+use semel_testkit::services::{Private, Service};
 use semel_testkit::workload::event;
 
 use super::{Database, database, unmigrated};
@@ -70,9 +72,14 @@ async fn a_user_has_too_few_privileges_and_then_too_many() {
     database.is_found_and_fixed(&store, "privileges", Severity::Problem).await;
     let granted = |role: &str| {
         format!(
-            "select count(*), sum(hashtext(table_name || privilege_type)::bigint)::text
-            from information_schema.role_table_grants
-            where table_schema = 'semel' and grantee = '{role}'"
+            "select count(*), sum(hashtext(what)::bigint)::text from (
+                select concat(table_name, ' ', privilege_type)
+                from information_schema.role_table_grants
+                where table_schema = 'semel' and grantee = '{role}'
+                union all select concat(table_name, '.', column_name, ' ', privilege_type)
+                from information_schema.role_column_grants
+                where table_schema = 'semel' and grantee = '{role}'
+            ) as granted (what)"
         )
     };
     let prefix = format!("p{role}");
@@ -87,6 +94,8 @@ async fn a_user_has_too_few_privileges_and_then_too_many() {
     }
     assert_eq!(sums[0], sums[1], "the same as `semel grants` gives to a poller");
     store.source("orders").await.unwrap();
+    let entry = store.note("anna@shop", "retry", "orders", "all").await.unwrap();
+    store.conclude(entry, 1).await.unwrap();
 
     let found = finding(&store, Log::WherePossible, "excess").await;
     assert_eq!(found.severity, Severity::Good, "{found:?}");
@@ -98,6 +107,7 @@ async fn a_user_has_too_few_privileges_and_then_too_many() {
     database.is_found_and_fixed(&store, "excess", Severity::Advice).await;
     let found = finding(&store, Log::WherePossible, "privileges").await;
     assert_eq!(found.severity, Severity::Good, "not too much was taken: {found:?}");
+    store.conclude(entry, 2).await.unwrap();
 
     database.is_found_and_fixed(&store, "replication", Severity::Problem).await;
     let found = finding(&store, Log::Unread, "excess").await;
@@ -256,4 +266,29 @@ async fn the_slot_of_messages() {
     assert_eq!(good.severity, Severity::Good, "{good:?}");
     database.run("drop publication semel_messages").await;
     assert!(found().await.what.contains("no publication"));
+}
+
+/// A slot of a standby belongs to no database, and may hold back nothing yet.
+#[tokio::test]
+async fn a_physical_slot_with_a_name_like_ours() {
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let store = PostgresConfig::new(server.address()).unwrap().connect().await.unwrap();
+    let run = async |sql: &'static str| {
+        sqlx::raw_sql(sql).execute(store.pool()).await.unwrap();
+    };
+    for (create, log) in [
+        ("select pg_create_physical_replication_slot('semel_physical')", "none reserved"),
+        ("select pg_create_physical_replication_slot('semel_physical', true)", "reserved)"),
+    ] {
+        run(create).await;
+        let found = finding(&store, Log::WherePossible, "slot-left").await;
+        assert_eq!(found.severity, Severity::Advice, "{found:?}");
+        assert!(
+            found.what.contains("semel_physical (log: ") && found.what.contains(log),
+            "{found:?}"
+        );
+        run("select pg_drop_replication_slot('semel_physical')").await;
+        let found = finding(&store, Log::WherePossible, "slot-left").await;
+        assert_eq!(found.severity, Severity::Good, "{found:?}");
+    }
 }

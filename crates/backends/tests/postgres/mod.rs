@@ -4,6 +4,7 @@ mod admin;
 mod check;
 mod dividing;
 mod failures;
+mod frozen_mapped;
 mod inbox_partitions;
 mod keys;
 mod merged;
@@ -27,12 +28,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use semel_backends::postgres::{
-    PgPool, Postgres, PostgresConfig, PostgresSource, PostgresStore, Transaction,
+    PgPool, Postgres, PostgresAdmin, PostgresConfig, PostgresSource, PostgresStore,
 };
-use semel_core::coordination::Share;
-use semel_core::{Delivery, Event, Limit, Outcome, Settlement, Source};
 use semel_testkit::services::{Service, service};
 use uuid::Uuid;
+
+use crate::outboxes::{self, url_of};
 
 /// Returns from the test when there is no server; [`service`] has told so.
 macro_rules! database {
@@ -93,49 +94,6 @@ impl Database {
         connect(&self.url()).await
     }
 
-    pub(crate) async fn begin(&self) -> Transaction<'static, Postgres> {
-        self.store.begin().await.unwrap()
-    }
-
-    /// Writes events in one transaction.
-    pub(crate) async fn commit(&self, events: &[Event]) {
-        let mut tx = self.begin().await;
-        self.append(&mut tx, events).await;
-        tx.commit().await.unwrap();
-    }
-
-    pub(crate) async fn append(&self, tx: &mut Transaction<'_, Postgres>, events: &[Event]) {
-        self.store.outbox().append_all(tx, events).await.unwrap();
-    }
-
-    pub(crate) async fn relay(&self) -> Relay {
-        Relay { source: self.store.source("orders").await.unwrap() }
-    }
-
-    /// The owner of one share of the same pipeline.
-    pub(crate) async fn share(&self, number: u32, of: u32) -> Relay {
-        let share = Share::new(number, of).unwrap();
-        Relay { source: self.store.source_share("orders", share).await.unwrap() }
-    }
-
-    /// The owners of all shares.
-    pub(crate) async fn all_shares(&self, of: u32) -> Vec<Relay> {
-        let mut relays = Vec::new();
-        for number in 0..of {
-            relays.push(self.share(number, of).await);
-        }
-        relays
-    }
-
-    pub(crate) async fn run(&self, sql: &str) {
-        sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(self.pool()).await.unwrap();
-    }
-
-    /// One number that a query gives.
-    pub(crate) async fn number(&self, sql: &str) -> i64 {
-        sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(self.pool()).await.unwrap()
-    }
-
     /// Leaves a partitioned outbox without its partitions of now and later.
     pub(crate) async fn drop_partitions(&self) {
         self.run(
@@ -148,6 +106,11 @@ impl Database {
         .await;
     }
 
+    /// The query for the share that a lane of orders belongs to.
+    fn share_of_lane(lane: &str, of: u32) -> String {
+        format!("select semel.share_of('order', '{lane}', {of})::bigint")
+    }
+
     pub(crate) fn url(&self) -> String {
         url_of(&self.server, &self.name)
     }
@@ -157,45 +120,10 @@ impl Database {
     }
 }
 
+outboxes::outbox!(Postgres, PostgresSource, PostgresAdmin);
+
 /// A source whose sink confirms everything.
-pub(crate) struct Relay {
-    pub(crate) source: PostgresSource,
-}
-
-impl Relay {
-    /// Delivers all there is, in batches of `events`.
-    pub(crate) async fn deliver_all(&mut self, events: usize) -> Vec<Delivery> {
-        let mut delivered = Vec::new();
-        loop {
-            let batch = self.take(events).await;
-            if batch.is_empty() {
-                return delivered;
-            }
-            self.settle(&batch, |_| Outcome::Delivered).await;
-            delivered.extend(batch);
-        }
-    }
-
-    /// The same, as the aggregate ids.
-    pub(crate) async fn lanes(&mut self) -> Vec<String> {
-        let delivered = self.deliver_all(100).await;
-        delivered.iter().map(|got| got.message.event.aggregate_id.clone()).collect()
-    }
-
-    pub(crate) async fn take(&mut self, events: usize) -> Vec<Delivery> {
-        let limit = Limit { events, ..Limit::default() };
-        self.source.next_batch(limit).await.unwrap().deliveries
-    }
-
-    pub(crate) async fn settle(&mut self, batch: &[Delivery], outcome: impl Fn(&Event) -> Outcome) {
-        let settle = |got: &Delivery| Settlement {
-            receipt: got.receipt,
-            outcome: outcome(&got.message.event),
-        };
-        let settlements: Vec<_> = batch.iter().map(settle).collect();
-        assert!(self.source.settle(&settlements).await.unwrap().is_held());
-    }
-}
+pub(crate) type Relay = outboxes::Relay<PostgresSource>;
 
 impl Drop for Database {
     fn drop(&mut self) {
@@ -237,15 +165,4 @@ async fn try_on_server(server: &str, sql: &str) -> Result<(), sqlx::Error> {
     let done = sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&pool).await;
     pool.close().await;
     done.map(drop)
-}
-
-/// The URL of another database of the same server.
-fn url_of(server: &str, database: &str) -> String {
-    let (address, query) = server.split_once('?').map_or((server, None), |(a, q)| (a, Some(q)));
-    let base = address.rfind('/').filter(|slash| !address[..*slash].ends_with('/'));
-    let base = base.map_or(address, |slash| &address[..slash]);
-    match query {
-        Some(query) => format!("{base}/{database}?{query}"),
-        None => format!("{base}/{database}"),
-    }
 }

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use semel_backends::postgres::{Postgres, Transaction};
-use semel_core::{Limit, Outcome, Source};
-use semel_testkit::workload::{delivered_numbers, event, retry};
+use semel_core::Outcome;
+use semel_testkit::workload::{delivered_numbers, event};
 
 use super::{Database, database};
+use crate::outboxes::{order, stamp};
 
 async fn with_aggregate(database: &Database) {
     database.run("create table aggregate (id text primary key, version bigint)").await;
@@ -50,37 +51,13 @@ async fn writers_that_lock_the_aggregate_are_published_in_the_order_of_their_com
     assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [1, 2]);
 }
 
-/// Without a lock there is no order but that of the commits, and a look in between shows it.
-#[tokio::test]
-async fn writers_without_a_lock_are_published_as_they_are_seen_to_commit() {
-    let database = database!();
-    let mut relay = database.relay().await;
-    let mut late = database.begin().await;
-    database.append(&mut late, &[event("a", 2)]).await;
-    database.commit(&[event("a", 1)]).await;
-    assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [1]);
-    late.commit().await.unwrap();
-    assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [2]);
-}
+stamp! { order: writers_without_a_lock_are_published_as_they_are_seen_to_commit }
 
-/// What committed first has failed: what commits later waits behind it, though its number is lower.
 #[tokio::test]
 async fn a_late_commit_waits_behind_a_failed_event_that_committed_before_it() {
     let database = database!();
-    let mut relay = database.relay().await;
-    let mut late = database.begin().await;
-    database.append(&mut late, &[event("a", 2)]).await;
-    database.commit(&[event("a", 1)]).await;
-    let taken = relay.take(10).await;
-    let soon = semel_core::Timestamp::now() + Duration::from_secs(2);
-    relay.settle(&taken, |_| retry(soon, 1)).await;
-    late.commit().await.unwrap();
-    assert!(relay.take(10).await.is_empty());
-    let mut relay = database.relay().await;
-    let batch = relay.source.next_batch(Limit::default()).await.unwrap();
-    assert!(batch.deliveries.is_empty(), "after a restart too");
-    assert!(batch.next_due.is_some(), "it waits for the failed one's time");
-    tokio::time::sleep(Duration::from_millis(2_100)).await;
+    let mut relay =
+        order::a_late_commit_waits_behind_a_failed_event_that_committed_before_it(&database).await;
     let taken = relay.take(10).await;
     assert_eq!(delivered_numbers(&taken), [1, 2]);
     relay.settle(&taken, |_| Outcome::Delivered).await;

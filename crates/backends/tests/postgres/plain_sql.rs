@@ -4,6 +4,7 @@ use semel_core::Event;
 use semel_testkit::workload::event;
 
 use super::{Database, database};
+use crate::outboxes;
 
 const COLUMNS: &str = "aggregate_type, aggregate_id, event_type, payload";
 
@@ -23,18 +24,7 @@ async fn four_columns_are_enough() {
     let database = database!();
     let before = semel_core::Timestamp::now();
     insert(&database, COLUMNS, r#"'order', '42', 'OrderPlaced', '{"total": 99}'"#).await.unwrap();
-    let events = read(&database).await;
-    let event = &events[0];
-    assert_eq!(event.lane().to_string(), "order/42");
-    assert_eq!(event.event_type, "OrderPlaced");
-    assert_eq!(event.payload.bytes().as_ref(), br#"{"total": 99}"#);
-    assert!(event.payload.is_json() && event.headers.is_empty());
-    assert_eq!(event.idempotency_key(), event.id.to_string());
-    let made = event.id.timestamp().expect("a UUID of version 7");
-    for time in [made, event.created_at] {
-        let age = time.duration_since(before).as_secs_f64();
-        assert!((-1.0..60.0).contains(&age), "{time} is now");
-    }
+    outboxes::four_columns_are_enough(&read(&database).await[0], before);
 }
 
 /// Ids made by the database are of version 7 and the right variant, and sort by time.

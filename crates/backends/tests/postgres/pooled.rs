@@ -96,7 +96,7 @@ async fn many_clients_never_meet_each_others_statements() {
         done.unwrap();
     }
     let mut relays = database.all_shares(3).await;
-    let delivered = super::shares::deliver_all(&mut relays).await;
+    let delivered = crate::outboxes::deliver_all(&mut relays).await;
     assert_eq!(delivered.len(), 16 * 25);
 }
 

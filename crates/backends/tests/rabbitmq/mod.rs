@@ -16,12 +16,14 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use semel_backends::rabbitmq::{RabbitmqConfig, RabbitmqSink};
 use semel_core::wire::{Binding, Format, decode};
-use semel_core::{Event, EventId, Failure, Message, Published, Sink, Topic, Verdict};
+use semel_core::{Event, Message, Published, Sink, Topic};
 use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, python, service};
 use semel_testkit::suites::sink::SinkProbe;
 use tokio::time::timeout;
+
+use crate::sinks::{failure_of, random_name};
 
 semel_testkit::sink_suite!(Queue);
 
@@ -164,17 +166,6 @@ async fn publish(
     timeout(PATIENCE, sink.publish(&batch)).await.expect("an answer")
 }
 
-/// The failure of the whole call, or that of its first message.
-fn failure_of(published: Published) -> Failure {
-    let first = match published {
-        Published::None(failure) => Verdict::Failed(failure),
-        Published::Each(mut verdicts) => verdicts.swap_remove(0),
-        Published::All => Verdict::Confirmed,
-    };
-    let failure = if let Verdict::Failed(failure) = first { Some(failure) } else { None };
-    failure.expect("the first message failed")
-}
-
 /// A proxy in front of the server, and the URL that leads through it.
 async fn behind_proxy(url: &str) -> (Proxy, String) {
     let (login, rest) = url.split_once('@').unwrap();
@@ -182,10 +173,6 @@ async fn behind_proxy(url: &str) -> (Proxy, String) {
     let proxy = Proxy::start(host).await;
     let through = format!("{login}@{}/{vhost}", proxy.address());
     (proxy, through)
-}
-
-fn random_name(kind: &str) -> String {
-    format!("semel-test-{kind}-{}", EventId::now())
 }
 
 #[tokio::test]

@@ -71,7 +71,9 @@ async fn a_killed_or_frozen_broker_is_an_outage_and_passes() {
 
     let mut arrived = numbers(&Reader::open(server.address()).await.arrived("orders").await);
     arrived.dedup();
-    assert_eq!(arrived, (0..30).collect::<Vec<_>>(), "what was confirmed survived the crash");
+    let log = std::fs::read_to_string(server.folder().join("log")).unwrap();
+    let all: Vec<_> = (0..30).collect();
+    assert_eq!(arrived, all, "what was confirmed survived the crash; the broker says:\n{log}");
 }
 
 #[tokio::test]

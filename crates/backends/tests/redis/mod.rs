@@ -18,12 +18,14 @@ use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, FromRedisValue, cmd};
 use semel_backends::redis::{RedisConfig, RedisSink};
 use semel_core::wire::{Binding, Format, decode};
-use semel_core::{Event, EventId, Failure, Message, Published, Sink, Topic, Verdict};
+use semel_core::{Event, Failure, Message, Published, Sink, Topic};
 use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, service};
 use semel_testkit::suites::sink::SinkProbe;
 use tokio::time::timeout;
+
+use crate::sinks::{failure_of, random_name};
 
 semel_testkit::sink_suite!(Stream);
 
@@ -155,21 +157,6 @@ async fn publish(
 
 async fn send(sink: &RedisSink, batch: &[Message]) -> Published {
     timeout(PATIENCE, sink.publish(batch)).await.expect("an answer")
-}
-
-/// The failure of the whole call, or that of its first message.
-fn failure_of(published: Published) -> Failure {
-    let first = match published {
-        Published::None(failure) => Verdict::Failed(failure),
-        Published::Each(mut verdicts) => verdicts.swap_remove(0),
-        Published::All => Verdict::Confirmed,
-    };
-    let failure = if let Verdict::Failed(failure) = first { Some(failure) } else { None };
-    failure.expect("the first message failed")
-}
-
-fn random_name(kind: &str) -> String {
-    format!("semel-test-{kind}-{}", EventId::now())
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod pipelines;
 mod plain_sql;
 mod set_up;
 mod suites;
+mod unreadable;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,11 +1,21 @@
 //! What can be wrong with the file, its tables and its settings.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use semel_backends::sqlite::{SqliteConfig, SqliteStore, schema_sql};
 use semel_core::{Event, Failure, Fault, Limit, Source};
+use semel_testkit::workload::{by_lane, event as numbered};
 
 use super::Database;
+
+/// What takes back all but the first.
+const BACK_TO_THE_FIRST: &str = concat!(
+    include_str!("../../src/sqlite/migrations/0002_consumers.down.sql"),
+    "DELETE FROM semel_migrations WHERE version > 1;"
+);
 
 #[tokio::test]
 async fn migrating_twice_changes_nothing() {
@@ -23,6 +33,51 @@ async fn of_two_that_migrate_at_once_one_does() {
     let other = database.again().await;
     let (one, two) = tokio::join!(database.store.migrate(), other.migrate());
     assert_eq!(one.unwrap().len() + two.unwrap().len(), 2);
+}
+
+/// Four write through connections of their own, as other processes would: each waits for its turn, and
+/// nothing is lost.
+#[tokio::test]
+async fn a_live_file_is_brought_up_to_date() {
+    const WRITERS: usize = 4;
+    let database = Database::new().await;
+    write(&database.store).await;
+    let mut tx = database.store.begin().await.unwrap();
+    sqlx::raw_sql(BACK_TO_THE_FIRST).execute(&mut *tx).await.unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(database.store.status().await.unwrap().missing, ["0002_consumers"]);
+
+    let migrated = Arc::new(AtomicBool::new(false));
+    let mut writers = Vec::new();
+    for writer in 0..WRITERS {
+        let (store, migrated) = (database.again().await, Arc::clone(&migrated));
+        writers.push(tokio::spawn(async move {
+            let mut written = 0;
+            // Some before, some meanwhile, some after.
+            while written < 20 || !migrated.load(Ordering::SeqCst) {
+                let mut tx = store.begin().await.unwrap();
+                let event = numbered(&format!("writer-{writer}"), written);
+                store.outbox().append(&mut tx, event).await.unwrap();
+                tx.commit().await.unwrap();
+                written += 1;
+                // The lock of a file has no queue: who never pauses keeps it.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            written
+        }));
+    }
+    assert_eq!(database.store.migrate().await.unwrap(), ["0002_consumers"]);
+    migrated.store(true, Ordering::SeqCst);
+    let written: Vec<u64> = join_all(writers).await.into_iter().map(|done| done.unwrap()).collect();
+    let mut source = database.store.source("orders").await.unwrap();
+    let limit = Limit { events: usize::MAX, bytes: usize::MAX };
+    let delivered = source.next_batch(limit).await.unwrap().deliveries;
+    let by_writers = by_lane(&delivered[1..]);
+    assert_eq!(by_writers.len(), WRITERS);
+    for (writer, written) in written.iter().enumerate() {
+        let all: Vec<_> = (0..*written).collect();
+        assert_eq!(by_writers[&format!("order/writer-{writer}")], all);
+    }
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ const RATE: u32 = 1_000;
 pub(super) async fn measure(server: &str, effort: Effort) -> Outcomes<()> {
     let (mut middles, mut lates, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..effort.rounds {
-        let mut times = round(server, effort.seconds * 2).await?;
+        let mut times = round(server, effort.seconds).await?;
         times.sort_unstable();
         let at = |part: f64| {
             // A place in the list.
@@ -27,7 +27,7 @@ pub(super) async fn measure(server: &str, effort: Effort) -> Outcomes<()> {
             let place = (times.len() as f64 * part) as usize;
             times[place.min(times.len() - 1)].as_secs_f64() * 1e3
         };
-        rates.push(times.len() as f64 / (effort.seconds * 2) as f64);
+        rates.push(times.len() as f64 / effort.seconds as f64);
         middles.push(at(0.5));
         lates.push(at(0.99));
     }

@@ -2,8 +2,8 @@
 //! limit or a peer measured in the same run. `./dev bench outbox`
 //!
 //! The server is that of `SEMEL_TEST_POSTGRES_URL`; the tables are made anew in its database
-//! `semel_bench`, and each backlog in one of its own. Arguments: rounds (3), seconds per measurement of writers (5), largest backlog (5000000);
-//! and `writers`, `drain`, `partitions` or `latency` for only one of the parts.
+//! `semel_bench`, and each backlog in one of its own. Arguments: rounds (3), seconds of a round of writers (10),
+//! largest backlog (5000000); and `writers`, `drain`, `partitions` or `latency` for only one of the parts.
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
 #![allow(clippy::cast_precision_loss, reason = "ratios for people")]
@@ -35,7 +35,7 @@ async fn main() -> Outcomes<()> {
     let mut numbers = std::env::args().filter_map(|argument| argument.parse::<u64>().ok());
     let effort = Effort {
         rounds: numbers.next().map_or(3, |rounds| usize::try_from(rounds).unwrap_or(3)),
-        seconds: numbers.next().unwrap_or(5),
+        seconds: numbers.next().unwrap_or(10),
         backlog: numbers.next().unwrap_or(5_000_000),
     };
     let Ok(server) = std::env::var("SEMEL_TEST_POSTGRES_URL") else {

@@ -37,7 +37,8 @@ pub(crate) const BROKER: Broker = Broker {
     native: Some(Native { tool: "kafka-producer-perf-test", run: native }),
 };
 
-/// Exactly once, beside the same bare producer, which is not, and one with transactions.
+/// Exactly once, beside the same bare producer and the same tool, which are not, and both of them with
+/// transactions.
 pub(crate) const ONCE: Broker = Broker {
     name: "kafka-once",
     sink: |target| {
@@ -50,6 +51,10 @@ pub(crate) const ONCE: Broker = Broker {
     alike: Some(Alike {
         promise: "transactions, each as large as the engine may have under way",
         run: |target, load| Box::pin(async move { in_transactions(&target, load) }),
+        native: Some(Native {
+            tool: "kafka-producer-perf-test in transactions of 100 ms",
+            run: native_in_transactions,
+        }),
     }),
     ..BROKER
 };
@@ -146,14 +151,26 @@ fn send(producer: &ThreadedProducer<Count>, message: &Message) {
     }
 }
 
-/// The same settings, and records of about the same size.
 fn native(target: &Target, load: Load) -> Outcomes<f64> {
+    perf_test(target, load, &[])
+}
+
+/// The tool ends a transaction by the clock: at its rates one has about as many records then as the
+/// engine may have under way.
+fn native_in_transactions(target: &Target, load: Load) -> Outcomes<f64> {
+    let transactions = ["--transactional-id", &target.topic, "--transaction-duration-ms", "100"];
+    perf_test(target, load, &transactions)
+}
+
+/// The same settings, and records of about the same size.
+fn perf_test(target: &Target, load: Load, more: &[&str]) -> Outcomes<f64> {
     const HEADERS: usize = 250;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/kafka/perf-test");
     let output = Command::new(script)
         .args(["--topic", &target.topic, "--throughput", "-1"])
         .args(["--num-records", &load.count.to_string()])
         .args(["--record-size", &(load.bytes + HEADERS).to_string()])
+        .args(more)
         .args(["--bootstrap-server", &target.server, "--command-property"])
         .args(["acks=all", "enable.idempotence=true", "linger.ms=1", "batch.size=262144"])
         .output()?;

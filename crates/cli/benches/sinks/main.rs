@@ -1,6 +1,6 @@
-//! How fast each sink is when the engine feeds it, beside a bare loop of the same client library, one
-//! that keeps the same promise where the first does not, and the broker's own load tool, against the
-//! same server in the same run.
+//! How fast each sink is when the engine feeds it, beside a bare loop of the same client library and the
+//! broker's own load tool, and, where these do less than the sink, both of them once more with the same
+//! promise; against the same server in the same run.
 //! `./dev bench sinks [NAME …] [--events N] [--rounds N]`
 //!
 //! Servers are those of `SEMEL_TEST_*`. Every measurement is a process of its own, so that its memory
@@ -44,10 +44,12 @@ struct Broker {
     native: Option<Native>,
 }
 
-/// A bare client that keeps the promise of the sink, which it says in a few words.
+/// A bare client that keeps the promise of the sink, which it says in a few words, and the load tool
+/// when it does so too.
 struct Alike {
     promise: &'static str,
     run: fn(Target, Load) -> Soon<Duration>,
+    native: Option<Native>,
 }
 
 /// The load tool of a broker: its name, and how many events it sends in a second.
@@ -95,17 +97,16 @@ async fn main() -> Outcomes<()> {
     let wish = Wish::read(words)?;
     let load = Load { count: wish.events, ..Load::default() };
     println!("events/s; {load}, medians of {} alternating runs", wish.rounds);
-    println!(
-        "{:<10} {:>6} {:>10} {:>10} {:>6} {:>10} {:>6} {:>10} {:>6} {:>10}",
-        "sink", "lanes", "engine", "bare", "ratio", "alike", "ratio", "own tool", "ratio", "memory"
-    );
+    let peers = ["bare", "alike", "own tool", "tool alike"];
+    let peers = peers.map(|peer| format!("{peer:>10} {:>6}", "ratio")).join(" ");
+    println!("{:<10} {:>6} {:>10} {peers} {:>10}", "sink", "lanes", "engine", "memory");
     let mut notes = Vec::new();
     for broker in BROKERS {
         if wish.names.is_empty() || wish.names.iter().any(|name| name == broker.name) {
             notes.push(format!("{}: {}", broker.name, compare(broker, &wish).await?));
         }
     }
-    println!("alike, and own tool: {}", notes.join("; "));
+    println!("alike, own tool, and tool alike: {}", notes.join("; "));
     Ok(())
 }
 
@@ -136,7 +137,9 @@ async fn compare(broker: &Broker, wish: &Wish) -> Outcomes<String> {
         println!("{:<10} {} is not set: nothing to measure", broker.name, broker.variable);
         return Ok("not asked".to_owned());
     };
-    let (native, note) = run_native(broker, &server, wish).await?;
+    let (native, note) = run_native(broker, broker.native.as_ref(), &server, wish).await?;
+    let native_alike = broker.alike.as_ref().and_then(|alike| alike.native.as_ref());
+    let (native_alike, note_alike) = run_native(broker, native_alike, &server, wish).await?;
     for lanes in LANES {
         let (mut engine, mut bare, mut alike, mut memory) = (Vec::new(), Vec::new(), Vec::new(), 0);
         for _ in 0..wish.rounds {
@@ -150,12 +153,13 @@ async fn compare(broker: &Broker, wish: &Wish) -> Outcomes<String> {
         }
         let engine = median(engine);
         let alike = broker.alike.as_ref().map(|_| median(alike));
-        let beside = [Some(median(bare)), alike, native].map(|rate| compared(engine, rate));
+        let peers = [Some(median(bare)), alike, native, native_alike];
+        let beside = peers.map(|rate| compared(engine, rate));
         let (name, beside) = (broker.name, beside.join(" "));
         println!("{name:<10} {lanes:>6} {engine:>10.0} {beside} {memory:>6} MiB");
     }
     let alike = broker.alike.as_ref().map_or("as bare", |alike| alike.promise);
-    Ok(format!("{alike}, {note}"))
+    Ok(format!("{alike}, {note}, {note_alike}"))
 }
 
 /// A rate, and the engine's as a ratio to it.
@@ -166,8 +170,13 @@ fn compared(engine: f64, rate: Option<f64>) -> String {
     }
 }
 
-async fn run_native(broker: &Broker, server: &str, wish: &Wish) -> Outcomes<(Option<f64>, String)> {
-    let Some(native) = &broker.native else { return Ok((None, "no tool".to_owned())) };
+async fn run_native(
+    broker: &Broker,
+    native: Option<&Native>,
+    server: &str,
+    wish: &Wish,
+) -> Outcomes<(Option<f64>, String)> {
+    let Some(native) = native else { return Ok((None, "no tool".to_owned())) };
     let mut rates = Vec::new();
     for _ in 0..wish.rounds {
         let target = fresh(broker, server).await?;

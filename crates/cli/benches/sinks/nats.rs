@@ -69,6 +69,6 @@ fn headers(message: &Message) -> HeaderMap {
     Format::Plain.headers(&message.event, Binding::Nats, &mut |name, value| {
         headers.insert(name, value);
     });
-    headers.insert("Nats-Msg-Id", message.event.id.to_string());
+    headers.insert("Nats-Msg-Id", format!("{}/{}", message.event.id, message.topic));
     headers
 }

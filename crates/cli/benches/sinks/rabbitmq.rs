@@ -29,6 +29,7 @@ pub(crate) const BROKER: Broker = Broker {
     alike: Some(Alike {
         promise: "an event of a lane is sent when the one before it is confirmed",
         run: |target, load| Box::pin(lane_by_lane(target, load)),
+        native: None,
     }),
     native: None,
 };

@@ -4,13 +4,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::{TryStreamExt, stream};
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, Cmd, IntoConnectionInfo, Pipeline, cmd};
 use semel_backends::redis::RedisConfig;
 use semel_core::wire::{Binding, Format};
 use semel_core::{Message, Sink};
 
-use crate::events::{BATCH, Load};
+use crate::events::{AT_ONCE, BATCH, Load};
 use crate::{Broker, Native, Outcomes, Target};
 
 pub(crate) const BROKER: Broker = Broker {
@@ -34,21 +35,25 @@ async fn remove(target: Target) -> Outcomes<()> {
     Ok(())
 }
 
-/// The same bytes on the wire; an error in the middle would not stop what follows.
+/// The same bytes on the wire, as many batches under way; an error in the middle would not stop what
+/// follows.
 async fn bare(target: Target, load: Load) -> Outcomes<Duration> {
     let patient = AsyncConnectionConfig::new().set_response_timeout(None);
     let at_once = TcpSettings::default().set_nodelay(true);
     let client =
         Client::open(target.server.as_str().into_connection_info()?.set_tcp_settings(at_once))?;
-    let mut connection = client.get_multiplexed_async_connection_with_config(&patient).await?;
+    let connection = &client.get_multiplexed_async_connection_with_config(&patient).await?;
     let began = Instant::now();
-    for batch in load.batches(&target.topic) {
-        let mut commands = Pipeline::with_capacity(batch.len());
-        for message in &batch {
-            commands.add_command(add(message));
-        }
-        let _ids: Vec<String> = commands.query_async(&mut connection).await?;
-    }
+    stream::iter(load.batches(&target.topic).map(Ok))
+        .try_for_each_concurrent(AT_ONCE, async |batch: Vec<Message>| {
+            let mut commands = Pipeline::with_capacity(batch.len());
+            for message in &batch {
+                commands.add_command(add(message));
+            }
+            let _ids: Vec<String> = commands.query_async(&mut connection.clone()).await?;
+            Outcomes::Ok(())
+        })
+        .await?;
     Ok(began.elapsed())
 }
 

@@ -48,13 +48,10 @@ impl ChangeOptions {
     /// Whether the page has words for it.
     #[cfg(feature = "page")]
     pub(crate) fn check_askable(&self) -> Result<(), Problem> {
-        let what = if self.owner.consumer.is_some() {
-            "a relay does not know the dead letters of consumers"
-        } else if self.filter.has_quotes() {
-            "a double quote cannot be asked for over the API"
-        } else {
+        if self.owner.consumer.is_none() {
             return Ok(());
-        };
+        }
+        let what = "a relay does not know the dead letters of consumers";
         let failure = Failure::misconfigured("E-API-QUESTION", what)
             .with_fix("ask the database: leave --api out");
         Err(Problem::new(failure, "--api", "nothing was changed; no event is lost").of_usage())
@@ -104,12 +101,6 @@ pub(crate) struct FilterOptions {
 }
 
 impl FilterOptions {
-    #[cfg(feature = "page")]
-    fn has_quotes(&self) -> bool {
-        let texts = [&self.event_type, &self.aggregate_type, &self.aggregate_id];
-        texts.into_iter().flatten().any(|text| text.contains('"'))
-    }
-
     fn in_words(&self, state: State) -> String {
         let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
         let words = [
@@ -122,8 +113,13 @@ impl FilterOptions {
         ];
         let word = |(name, value): (&str, Option<String>)| {
             let value = value?;
-            let is_plain = !value.is_empty() && !value.contains(char::is_whitespace);
-            Some(if is_plain { format!("{name}:{value}") } else { format!("{name}:\"{value}\"") })
+            // A slash outside quotes would part a type from an id.
+            let parts = |c: char| c.is_whitespace() || c == '"' || c == '/';
+            if !value.is_empty() && !value.contains(parts) {
+                return Some(format!("{name}:{value}"));
+            }
+            let escaped = value.replace('\\', "\\\\").replace('"', "\\\"");
+            Some(format!("{name}:\"{escaped}\""))
         };
         words.into_iter().filter_map(word).collect::<Vec<_>>().join(" ")
     }

@@ -69,6 +69,22 @@ impl Api {
         Err(self.problem(down("the relay has not looked at its pipelines yet")))
     }
 
+    /// Refuses numbers that are old because the relay's own database does not answer it.
+    pub(super) fn check_trouble(&self, pipeline: &Value) -> Result<(), Problem> {
+        let trouble = &pipeline["trouble"];
+        if trouble.is_null() {
+            return Ok(());
+        }
+        let word = |key: &str| trouble[key].as_str().unwrap_or_default();
+        let name = pipeline["name"].as_str().unwrap_or_default();
+        let what = format!("the relay says of {name} {}: {}", word("code"), word("error"));
+        let fix = match word("fix") {
+            "" => "look whether the database of the relay runs",
+            fix => fix,
+        };
+        Err(self.problem(Failure::unavailable("E-API-DOWN", what).with_fix(fix)))
+    }
+
     /// Changes events, or counts those that it would change.
     pub(super) async fn change(
         &self,

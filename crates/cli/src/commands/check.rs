@@ -128,11 +128,13 @@ fn lane_order(pipeline: &str, order: LaneOrder) -> Finding {
             Finding::good(CODE, format!("a column orders the rows of pipeline.{pipeline}"))
         }
         LaneOrder::ByTime => {
-            let what = format!(
-                "created_at orders the rows of pipeline.{pipeline}; those of one time, as of one \
-                 transaction, come in any order"
-            );
-            Finding::good(CODE, what)
+            let what = format!("only created_at orders the rows of pipeline.{pipeline}");
+            Finding::advice(CODE, what)
+                .means(
+                    "events of one aggregate that have the same time, as those of one transaction \
+                     have by now() of PostgreSQL, may be published in another order than written",
+                )
+                .fixed_by(LaneOrder::FIX_TIME)
         }
         LaneOrder::None => {
             let what =

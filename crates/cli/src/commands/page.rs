@@ -1,5 +1,7 @@
 //! The page beside the relays of a process: what they do, for people and for probes.
 
+use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -23,6 +25,8 @@ use crate::wiring::{Database, Mode, shown};
 /// Takes the address for as long as it lives, and shows what it was told last.
 pub(super) struct Page {
     http: Http,
+    /// The one that was taken; `listen` may leave the port open.
+    address: SocketAddr,
     metrics: PrometheusHandle,
     /// Until it is known what to show.
     listener: Option<TcpListener>,
@@ -50,7 +54,7 @@ impl Page {
         let mut serving = JoinSet::new();
         serving.spawn(tidy(metrics.clone()));
         let (listener, current, watching) = (Some(listener), Current::default(), JoinSet::new());
-        Ok(Self { http, metrics, listener, current, watching, serving })
+        Ok(Self { http, address, metrics, listener, current, watching, serving })
     }
 
     /// Goes over to another configuration of itself; when it cannot, it stays as it is.
@@ -61,10 +65,47 @@ impl Page {
             }
             return Ok(());
         };
-        match page {
-            Some(known) if known.http.listen == http.listen => known.http = http,
-            _ => *page = Some(Self::bind(http).await?),
+        let Some(known) = page else {
+            *page = Some(Self::bind(http).await?);
+            return Ok(());
+        };
+        if known.http.listen == http.listen {
+            known.http = http;
+            return Ok(());
         }
+        // An address may contain the other, as 0.0.0.0 does: then both cannot be had at once.
+        let is_in_the_way = known.address.port() == http.listen.port();
+        if is_in_the_way {
+            known.close().await;
+        }
+        match Self::bind(http).await {
+            Ok(new) => {
+                let current = Arc::clone(&known.current);
+                *known = Self { current, ..new };
+                Ok(())
+            }
+            Err(failure) => {
+                let opened = if is_in_the_way { known.open_again().await } else { Ok(()) };
+                if let Err(error) = opened {
+                    tracing::error!(%error, "there is no page any more: somebody took its address");
+                    *page = None;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Gives the address up. Whoever is connected stays so.
+    async fn close(&mut self) {
+        self.listener = None;
+        self.serving.shutdown().await;
+    }
+
+    /// Takes back the address that it gave up, and shows there what it showed before.
+    async fn open_again(&mut self) -> io::Result<()> {
+        let listener = TcpListener::bind(self.address).await?;
+        self.serving.spawn(tidy(self.metrics.clone()));
+        self.serving.spawn(serve(listener, Arc::clone(&self.current)));
         Ok(())
     }
 

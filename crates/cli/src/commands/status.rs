@@ -67,7 +67,11 @@ impl Place {
                 Ok(all)
             }
             #[cfg(feature = "page")]
-            Self::Relay(api) => Ok(api.overview().await?.iter().map(told).collect()),
+            Self::Relay(api) => {
+                let pipelines = api.overview().await?;
+                pipelines.iter().try_for_each(|one| api.check_trouble(one))?;
+                Ok(pipelines.iter().map(told).collect())
+            }
         }
     }
 }

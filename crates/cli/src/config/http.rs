@@ -27,7 +27,11 @@ pub(super) fn read_http(section: &mut Section<'_>) -> Option<Http> {
         None => Ok((Ipv4Addr::LOCALHOST, PORT).into()),
     };
     let hosts = section.list("hosts").unwrap_or_default();
-    let callers = section.tables("access", read_caller);
+    let mut is_anybody_named = false;
+    let callers = section.tables("access", |caller| {
+        is_anybody_named = true;
+        read_caller(caller)
+    });
     let listen: SocketAddr = listen.ok()?;
     let mut access = hosts.into_iter().fold(Access::default(), Access::host);
     for Caller { name, role, proof } in callers {
@@ -36,7 +40,9 @@ pub(super) fn read_http(section: &mut Section<'_>) -> Option<Http> {
             Proof::Hash(hash) => access.caller_by_hash(name, role, hash),
         };
     }
-    if access.is_open() && !listen.ip().is_loopback() && !section.has("access") {
+    // What is wrong with somebody who is named is told already.
+    let is_told = is_anybody_named || section.has("access") && !section.holds_table("access");
+    if access.is_open() && !listen.ip().is_loopback() && !is_told {
         section.wrong(
             "listen",
             "other machines could reach it, and nobody is asked who they are: add \

@@ -7,7 +7,7 @@ use std::time::Duration;
 use semel_backends::mapped::Mapping;
 use semel_core::coordination::Coordination;
 use semel_core::{Routing, Schedule, Secret};
-use semel_relay::Settings;
+use semel_relay::{Relay, Settings};
 
 use super::mapping::read_mapping;
 use super::retry::read_retry;
@@ -66,7 +66,7 @@ pub(crate) struct Source {
 pub(crate) struct Sink {
     pub(crate) name: String,
     pub(crate) connect: ConnectSink,
-    kind: &'static SinkKind,
+    pub(super) kind: &'static SinkKind,
 }
 
 impl Sink {
@@ -184,13 +184,12 @@ pub(super) fn read_pipeline(
 ) -> Option<Pipeline> {
     let source = find(section, "from", "source", sources);
     let to = read_sinks(section, sinks);
-    let kinds: Vec<_> = to.iter().flatten().map(|sink| sink.kind).collect();
-    let routing = read_routing(section, &kinds, limits);
-    let usual = kinds.first().map_or(Schedule::broker as fn() -> Schedule, |kind| kind.schedule);
+    let routing = read_routing(section, to.as_deref().unwrap_or_default(), limits);
+    let usual = to.as_deref().and_then(<[Sink]>::first);
+    let usual = usual.map_or(Schedule::broker as fn() -> Schedule, |sink| sink.kind.schedule);
     let retry = read_retry(section, usual);
     let team = read_team(section);
-    let alert =
-        section.optional("alert").and_then(|name| named(section, "alert", "sink", &name, sinks));
+    let alert = read_alert(section, sinks);
     let (source, sinks, routing, retry) = (source?, to?, routing?, retry?);
 
     let usual = Settings::default();
@@ -288,4 +287,17 @@ fn named<T: Clone>(
     let names: Vec<_> = all.keys().map(String::as_str).collect();
     section.wrong(key, &format!("there is no [{what}.{name}]{}", hint(name, &names)));
     None
+}
+
+/// The sink that is told about dead letters, if it can take their topic.
+fn read_alert(section: &mut Section<'_>, sinks: &BTreeMap<String, Option<Sink>>) -> Option<Sink> {
+    let name = section.optional("alert")?;
+    let sink = named(section, "alert", "sink", &name, sinks)?;
+    if let Some(why) = (sink.connect.no_topic)(Relay::ALERTS) {
+        let (kind, topic) = (sink.kind.name, Relay::ALERTS);
+        let why =
+            format!("alerts go to {topic:?}, which {kind} cannot take ({why}); name another sink");
+        section.wrong("alert", &why);
+    }
+    Some(sink)
 }

@@ -5,8 +5,7 @@ use std::str::FromStr;
 use semel_core::route::{Pattern, Template};
 use semel_core::{Failure, Routing, TopicTemplate};
 
-use super::{Limits, Section};
-use crate::wiring::SinkKind;
+use super::{Limits, Section, Sink};
 
 /// What somebody else's relay does, for those who come from there.
 #[derive(Clone, Copy)]
@@ -17,7 +16,7 @@ enum Preset {
 /// Reads all that says where an event goes, and checks it against the sinks it goes to.
 pub(super) fn read_routing(
     section: &mut Section<'_>,
-    sinks: &[&'static SinkKind],
+    sinks: &[Sink],
     limits: &Limits,
 ) -> Option<Routing> {
     let preset = section.choice("routing", &[("debezium", Preset::Debezium)]);
@@ -53,29 +52,36 @@ pub(super) fn read_routing(
 fn read_topic(
     section: &mut Section<'_>,
     preset: Option<Preset>,
-    sinks: &[&'static SinkKind],
+    sinks: &[Sink],
 ) -> Option<TopicTemplate> {
     let text = match (section.optional("topic"), preset) {
         (Some(text), _) => text,
+        // It was told what is wrong with it.
+        (None, _) if section.has("topic") => return None,
         (None, Some(Preset::Debezium)) => "outbox.event.{aggregate_type}".into(),
-        (None, None) => return Some(TopicTemplate::default()),
+        (None, None) => USUAL_TOPIC.into(),
     };
     let topic: TopicTemplate = parsed(section, "topic", &text)?;
     let characters: String = topic.template().literals().collect();
-    for sink in sinks {
+    for Sink { kind, connect, .. } in sinks {
+        let name = kind.name;
         if let Some(illegal) =
-            characters.chars().find(|character| !(sink.topic_may_hold)(*character))
+            characters.chars().find(|character| !(kind.topic_may_hold)(*character))
         {
             let why = format!(
-                "a topic of {} cannot hold {illegal:?}; leave it out, or write a filter such as \
-                 {{event_type|kebab}}",
-                sink.name
+                "a topic of {name} cannot hold {illegal:?}; leave it out, or write a filter such \
+                 as {{event_type|kebab}}"
             );
             section.wrong("topic", &why);
+        } else if let Some(why) = (connect.no_topic)(&text) {
+            section.wrong("topic", &format!("{text:?} cannot be a topic of {name}: {why}"));
         }
     }
     Some(topic)
 }
+
+/// As text, [`TopicTemplate::default`].
+pub(super) const USUAL_TOPIC: &str = "{aggregate_type}.events";
 
 /// Patterns of names; all names, if there are none.
 fn read_patterns(section: &mut Section<'_>, key: &str) -> Option<Vec<Pattern>> {

@@ -3,7 +3,17 @@
 
 mod arrivals;
 mod keys;
+#[cfg(any(
+    feature = "aws",
+    feature = "kafka",
+    feature = "mqtt",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
+mod logins;
 mod sinks;
+mod topics;
 
 use std::sync::Arc;
 use std::time::Duration;

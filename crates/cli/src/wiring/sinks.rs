@@ -12,6 +12,12 @@ use semel_core::coordination::Share;
 use semel_core::wire::Format;
 use semel_core::{Failure, Fault, Schedule, Sink, Topic};
 
+#[cfg(any(feature = "aws", feature = "kafka"))]
+use super::logins::both_or_neither;
+#[cfg(any(feature = "mqtt", feature = "nats", feature = "rabbitmq"))]
+use super::logins::login;
+#[cfg(feature = "redis")]
+use super::logins::redis_login;
 use super::{Connecting, ReadSink, arrivals_in};
 use crate::config::Section;
 
@@ -37,6 +43,8 @@ pub(crate) struct ConnectSink {
     settings: String,
     connect: Arc<dyn Fn() -> Connecting<Arc<dyn Sink>> + Send + Sync>,
     share: Option<ConnectShare>,
+    /// Why no topic of a template can be one of it, and what to do about it.
+    pub(crate) no_topic: fn(&str) -> Option<&'static str>,
     /// Where what is there can be read without taking it out.
     pub(crate) read: Option<ReadSink>,
 }
@@ -147,7 +155,7 @@ pub(crate) const SINKS: &[SinkKind] = &[
         name: "mqtt",
         summary: "topics of an MQTT broker",
         schedule: Schedule::broker,
-        topic_may_hold: |each| !"+#\0".contains(each),
+        topic_may_hold: super::topics::mqtt_may_hold,
         parse: mqtt,
     },
     #[cfg(feature = "redis")]
@@ -237,12 +245,12 @@ where
         let connecting = connect(config.clone());
         Box::pin(async move { Ok(Arc::new(connecting.await?) as Arc<dyn Sink>) }) as Connecting<_>
     });
-    ConnectSink { settings, connect, share: None, read: None }
+    ConnectSink { settings, connect, share: None, no_topic: |_| None, read: None }
 }
 
 #[cfg(feature = "kafka")]
 fn kafka(section: &mut Section<'_>) -> Option<ConnectSink> {
-    use semel_backends::kafka::{Compression, KafkaConfig, Sasl, Tls};
+    use semel_backends::kafka::{Compression, KafkaConfig, Sasl};
     let brokers = section.required("brokers");
     let sasl = section.table("sasl", |table| {
         let mechanism = table.required("mechanism");
@@ -250,15 +258,7 @@ fn kafka(section: &mut Section<'_>) -> Option<ConnectSink> {
         let mechanism = checked(table, "mechanism", mechanism?.parse())?;
         Some(Sasl::new(mechanism, user?, password?.reveal()))
     });
-    let tls = section.table("tls", |table| {
-        let (ca, own) = (table.optional("ca_file"), table.optional("certificate_file"));
-        let key = table.optional("key_file");
-        let tls = ca.map_or_else(Tls::default, |ca| Tls::default().ca_file(ca));
-        Some(match own.zip(key) {
-            Some((own, key)) => tls.identity(own, key),
-            None => tls,
-        })
-    });
+    let tls = section.table("tls", kafka_tls);
     let compression = section.optional("compression").map(|name| name.parse::<Compression>());
     let compression = match compression {
         Some(parsed) => checked(section, "compression", parsed),
@@ -291,7 +291,20 @@ fn kafka(section: &mut Section<'_>) -> Option<ConnectSink> {
         let config = read.clone();
         async move { config.arrivals(&topics).await }
     });
-    Some(ConnectSink { share, ..plain })
+    Some(ConnectSink { share, no_topic: super::topics::kafka, ..plain })
+}
+
+#[cfg(feature = "kafka")]
+fn kafka_tls(table: &mut Section<'_>) -> Option<semel_backends::kafka::Tls> {
+    use semel_backends::kafka::Tls;
+    let (ca, own) = (table.optional("ca_file"), table.optional("certificate_file"));
+    let key = table.optional("key_file");
+    both_or_neither(table, ["certificate_file", "key_file"]);
+    let tls = ca.map_or_else(Tls::default, |ca| Tls::default().ca_file(ca));
+    Some(match own.zip(key) {
+        Some((own, key)) => tls.identity(own, key),
+        None => tls,
+    })
 }
 
 /// `delivery` and `transactional_id`: whether every event is to be there once, and under which name
@@ -325,7 +338,7 @@ fn connect_once(
 fn rabbitmq(section: &mut Section<'_>) -> Option<ConnectSink> {
     use semel_backends::rabbitmq::{ExchangeKind, RabbitmqConfig};
     let url = section.required_secret("url");
-    let (user, password) = (section.optional("user"), section.secret("password"));
+    let login = login(section);
     let (ca, exchange) = (section.optional("ca_file"), section.optional("exchange"));
     let declared = match section.optional("declare_exchange") {
         Some(kind) => checked(section, "declare_exchange", kind.parse::<ExchangeKind>()),
@@ -335,7 +348,7 @@ fn rabbitmq(section: &mut Section<'_>) -> Option<ConnectSink> {
     let (format, timeout) = (format(section), section.duration("timeout", WAITS));
     let size = section.size("max_message_bytes", 1024..=1024 * 1024 * 1024);
     let mut config = checked(section, "url", RabbitmqConfig::new(url?.reveal()))?.format(format);
-    if let Some((user, password)) = user.zip(password) {
+    if let Some((user, password)) = login {
         config = config.credentials(user, &password);
     }
     if let Some(exchange) = exchange {
@@ -347,7 +360,8 @@ fn rabbitmq(section: &mut Section<'_>) -> Option<ConnectSink> {
     checked(section, "exchange", config.check())?;
     config = with(config, timeout, RabbitmqConfig::timeout);
     config = with(config, size, RabbitmqConfig::max_message_bytes);
-    Some(sink(config, RabbitmqConfig::connect))
+    let sink = sink(config, RabbitmqConfig::connect);
+    Some(ConnectSink { no_topic: super::topics::rabbitmq, ..sink })
 }
 
 #[cfg(feature = "rabbitmq")]
@@ -369,7 +383,7 @@ fn declared_queue(table: &mut Section<'_>) -> Option<semel_backends::rabbitmq::R
 fn nats(section: &mut Section<'_>) -> Option<ConnectSink> {
     use semel_backends::nats::{NatsConfig, NatsStream};
     let url = section.required_secret("url");
-    let (user, password) = (section.optional("user"), section.secret("password"));
+    let login = login(section);
     let (token, ca) = (section.secret("token"), section.optional("ca_file"));
     let credentials = section.optional("credentials_file");
     let stream = section.table("create_stream", |table| {
@@ -382,7 +396,7 @@ fn nats(section: &mut Section<'_>) -> Option<ConnectSink> {
     });
     let (format, timeout) = (format(section), section.duration("timeout", WAITS));
     let mut config = checked(section, "url", NatsConfig::new(url?.reveal()))?.format(format);
-    if let Some((user, password)) = user.zip(password) {
+    if let Some((user, password)) = login {
         config = config.credentials(user, password);
     }
     config = with(config, token, NatsConfig::token);
@@ -392,6 +406,7 @@ fn nats(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, timeout, NatsConfig::timeout);
     let read = config.clone();
     let sink = sink(config, NatsConfig::connect);
+    let sink = ConnectSink { no_topic: super::topics::nats, ..sink };
     Some(sink.readable(move |topics| {
         let config = read.clone();
         async move { config.arrivals(&topics).await }
@@ -402,7 +417,7 @@ fn nats(section: &mut Section<'_>) -> Option<ConnectSink> {
 fn mqtt(section: &mut Section<'_>) -> Option<ConnectSink> {
     use semel_backends::mqtt::{MqttConfig, MqttVersion};
     let url = section.required_secret("url");
-    let (user, password) = (section.optional("user"), section.secret("password"));
+    let login = login(section);
     let (ca, client) = (section.optional("ca_file"), section.optional("client_id"));
     let version = section.integer("version", 3..=5_u8);
     let (format, timeout) = (format(section), section.duration("timeout", WAITS));
@@ -415,7 +430,7 @@ fn mqtt(section: &mut Section<'_>) -> Option<ConnectSink> {
         config = checked(section, "version", config.version(version))?;
     }
     config = checked(section, "format", config.format(format))?;
-    if let Some((user, password)) = user.zip(password) {
+    if let Some((user, password)) = login {
         config = config.credentials(user, password);
     }
     config = with(config, ca, MqttConfig::ca_file);
@@ -425,20 +440,21 @@ fn mqtt(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, window, MqttConfig::max_in_flight);
     config = with(config, size, MqttConfig::max_message_bytes);
     config = with(config, timeout, MqttConfig::timeout);
-    Some(sink(config, MqttConfig::connect))
+    let sink = sink(config, MqttConfig::connect);
+    Some(ConnectSink { no_topic: super::topics::mqtt, ..sink })
 }
 
 #[cfg(feature = "redis")]
 fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
     use semel_backends::redis::RedisConfig;
     let url = section.required_secret("url");
-    let (user, password) = (section.optional("user"), section.secret("password"));
+    let login = redis_login(section, url.as_ref());
     let (ca, prefix) = (section.optional("ca_file"), section.optional("key_prefix"));
     let length = section.integer("max_len", 1..=u64::MAX >> 1);
     let size = section.size("max_field_bytes", 1024..=1024 * 1024 * 1024);
     let (format, timeout) = (format(section), section.duration("timeout", WAITS));
     let mut config = checked(section, "url", RedisConfig::new(url?.reveal()))?.format(format);
-    if let Some((user, password)) = user.zip(password) {
+    if let Some((user, password)) = login {
         config = config.credentials(user, password);
     }
     config = with(config, ca, RedisConfig::ca_file);
@@ -457,13 +473,17 @@ fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
 #[cfg(feature = "aws")]
 fn sqs(section: &mut Section<'_>) -> Option<ConnectSink> {
     let config = aws(section)?;
-    Some(sink(config, semel_backends::aws::AwsConfig::connect_sqs))
+    let sink = sink(config, semel_backends::aws::AwsConfig::connect_sqs);
+    Some(ConnectSink { no_topic: super::topics::sqs, ..sink })
 }
 
 #[cfg(feature = "aws")]
 fn sns(section: &mut Section<'_>) -> Option<ConnectSink> {
     let (prefix, config) = (section.optional("arn_prefix"), aws(section));
-    Some(sink((config?, prefix), |(config, prefix)| config.connect_sns(prefix)))
+    let no_topic: fn(&str) -> Option<&'static str> =
+        if prefix.is_some() { super::topics::sns } else { super::topics::sns_without_prefix };
+    let sink = sink((config?, prefix), |(config, prefix)| config.connect_sns(prefix));
+    Some(ConnectSink { no_topic, ..sink })
 }
 
 #[cfg(feature = "aws")]
@@ -482,10 +502,9 @@ fn aws(section: &mut Section<'_>) -> Option<semel_backends::aws::AwsConfig> {
     let format = section.choice("format", &Format::NAMES);
     let size = section.size("max_message_bytes", 1024..=1024 * 1024);
     let concurrency = section.integer("concurrency", 1..=1000_usize);
-    if id.is_some() != key.is_some() {
-        section
-            .wrong("access_key_id", "needs secret_access_key beside it, and the other way round");
-        return None;
+    both_or_neither(section, ["access_key_id", "secret_access_key"]);
+    if token.is_some() && id.is_none() && key.is_none() {
+        section.wrong("session_token", "needs access_key_id and secret_access_key beside it");
     }
     let mut config = AwsConfig::new();
     if let Some((id, key)) = id.zip(key) {

@@ -72,6 +72,7 @@ fn told_by_a_relay(runtime: &tokio::runtime::Runtime) -> Told {
         let wanted = [
             (telemetry::SOURCE_TAILING, "{pipeline=\"orders\"} 1"),
             (telemetry::SOURCE_HANDOVERS, "{pipeline=\"orders\",to=\"tail\"} 1"),
+            (telemetry::EVENTS_DEAD, "{pipeline=\"orders\"} 1"),
             (telemetry::PARKED_AGGREGATES, "{pipeline=\"orders\"} 1"),
             // The only one that waits is behind a dead letter: that is no fault of the relay.
             (telemetry::OLDEST_PENDING_AGE, "{pipeline=\"orders\"} 0"),
@@ -99,6 +100,7 @@ async fn told_by_proxies() -> Told {
     let mut told = Told::new();
     for arguments in [&[][..], &["--observe"]] {
         let proxy = Program::with(&nobody, "memory:", "", arguments);
+        told_from_zero(&proxy).await;
         let reply = proxy.client.post("/orders", Some("first"), "{}").await;
         assert_eq!(reply.status, 502, "{reply:?}");
         let unreachable =
@@ -107,6 +109,19 @@ async fn told_by_proxies() -> Told {
         told.extend(read(proxy.admin.get("/metrics").await.text()));
     }
     told
+}
+
+/// An alert waits for these to grow, and what is born at 1 does not.
+async fn told_from_zero(proxy: &Program) {
+    let deadline = Instant::now() + PATIENCE;
+    for how in ["unreachable", "timeout", "lost"] {
+        let zero = format!("{}{{how=\"{how}\"}} 0\n", telemetry::PROXY_UPSTREAM_FAILED.name);
+        // Its workers may still be starting.
+        while !proxy.admin.get("/metrics").await.text().contains(&zero) {
+            assert!(Instant::now() < deadline, "{zero} is not told");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
 }
 
 /// A consumer that takes up a message, a copy of it, and one that it refuses.

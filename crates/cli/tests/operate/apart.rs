@@ -1,10 +1,11 @@
 //! Several pipelines in one relay: one that fails leaves the others alone.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::sync::Arc;
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::shop::Shop;
 
@@ -62,4 +63,54 @@ fn a_pipeline_that_fails_is_tried_again_while_the_others_go_on() {
     });
     relay.signal("TERM");
     assert_eq!(relay.0.wait().unwrap().code(), Some(0));
+}
+
+/// An endpoint that takes every connection, keeps it open and never answers.
+fn silent_endpoint() -> (String, mpsc::Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (sender, taken) = mpsc::channel();
+    thread::spawn(move || {
+        for connection in listener.incoming() {
+            if sender.send(connection.unwrap()).is_err() {
+                return;
+            }
+        }
+    });
+    (address, taken)
+}
+
+#[test]
+fn an_endpoint_that_hangs_holds_up_nobody_else() {
+    const TIMEOUT: Duration = Duration::from_secs(14);
+    let (shop, (silent, taken)) = (Shop::new(), silent_endpoint());
+    let answering = endpoint(&Arc::new(AtomicBool::new(true)));
+    let pipeline = |name: &str, address: &str| {
+        format!(
+            "[sink.{name}]\ntype = \"webhook\"\nurl = \"http://{address}/\"\nplain_http = true\n\
+             allow = [\"127.0.0.1\"]\ntimeout = \"14s\"\n\
+             [pipeline.{name}]\nfrom = \"orders\"\nto = \"{name}\"\n"
+        )
+    };
+    shop.write_config(&format!(
+        "[source.orders]\nurl = \"sqlite://shop.db\"\n{}{}",
+        pipeline("silent", &silent),
+        pipeline("answering", &answering)
+    ));
+    let published = |name: &str| {
+        let pipelines = shop.json(&["status"]);
+        let mut pipelines = pipelines.as_array().unwrap().iter();
+        pipelines.find(|one| one["pipeline"] == name).unwrap()["published"].as_u64().unwrap()
+    };
+    shop.insert_of_type("1", "First");
+    let _relay = shop.relay();
+    let _hanging = taken.recv_timeout(Duration::from_secs(60)).unwrap();
+    let began = Instant::now();
+    for (count, kind) in (2..).zip(["Second", "Third", "Fourth"]) {
+        shop.insert_of_type("1", kind);
+        shop.wait_until("the other one publishes", || published("answering") == count);
+    }
+    // Nobody has lost patience with the silent one so far: the other one did not wait for that.
+    assert!(began.elapsed() < TIMEOUT, "{:?}: {}", began.elapsed(), shop.log());
+    assert_eq!(published("silent"), 0);
 }

@@ -5,6 +5,7 @@ mod bulk;
 #[cfg(all(feature = "mysql", feature = "page", feature = "postgres", feature = "webhook"))]
 mod canary;
 mod config;
+mod drain;
 mod init;
 mod pages;
 mod reload;

@@ -19,7 +19,14 @@ fn completions_and_manual_page_name_the_commands() {
         assert!(script.contains("semel") && script.contains("replay"), "{shell}");
     }
     let page = shop.expect(0, &["man"]);
-    assert!(page.contains(".TH semel 1") && page.contains("replay"), "{page}");
+    assert_eq!(page.matches(".TH ").count(), 1, "{page}");
+    assert!(page.contains(".TH semel 1") && page.contains(".SH \"semel replay\"\n"), "{page}");
+    // Of commands, and of commands inside commands, also what they take.
+    let (_, dead) = page.split_once(".SH \"semel dead retry\"\n").expect("the command");
+    let (retry, _) = dead.split_once(".SH ").expect("the next one");
+    for option in [r"\fB\-\-dry\-run\fR", r"\fB\-\-aggregate\-type\fR", "Only say how many"] {
+        assert!(retry.contains(option), "{option}: {retry}");
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(super) const SINKS: &[(&str, &str)] = &[
     ("redis", "url = 'redis://me:MARKER@127.0.0.1:1'\nuser = 'me'\npassword = 'MARKER'"),
     ("mqtt", "url = 'mqtt://me:MARKER@127.0.0.1:1'\nuser = 'me'\npassword = 'MARKER'"),
     ("sqs", AWS),
-    ("sns", AWS),
+    ("sns", SNS),
     ("eventbridge", AWS),
     (
         "webhook",
@@ -36,11 +36,14 @@ pub(super) const SINKS: &[(&str, &str)] = &[
 ];
 const AWS: &str = "region = 'eu-central-1'\nendpoint_url = 'http://127.0.0.1:1'\n\
                    access_key_id = 'me'\nsecret_access_key = 'MARKER'\nsession_token = 'MARKER'";
+const SNS: &str = "region = 'eu-central-1'\nendpoint_url = 'http://127.0.0.1:1'\n\
+                   access_key_id = 'me'\nsecret_access_key = 'MARKER'\nsession_token = 'MARKER'\n\
+                   arn_prefix = 'arn:aws:sns:eu-central-1:123456789012:'";
 
 fn configuration(sink: &str, lines: &str) -> String {
     format!(
         "[source.orders]\nurl = 'sqlite://shop.db'\n[sink.out]\ntype = '{sink}'\n{lines}\n\
-         [pipeline.orders]\nfrom = 'orders'\nto = 'out'\n"
+         [pipeline.orders]\nfrom = 'orders'\nto = 'out'\ntopic = 'orders'\n"
     )
     .replace("MARKER", MARKER)
 }

@@ -13,6 +13,8 @@ enum In {
     Source,
     /// Instead of the lines of `[sink.out]`.
     Sink,
+    /// The same, but for the last line, which goes into `[pipeline.orders]`.
+    Topic,
     /// Instead of `to = "out"` of `[pipeline.orders]`.
     To,
     /// Into `[pipeline.orders]`.
@@ -24,7 +26,7 @@ enum In {
     /// A variable of the environment.
     Variable,
 }
-use In::{End, Pipeline, Sink, Source, To, Url, Variable, Whole};
+use In::{End, Pipeline, Sink, Source, To, Topic, Url, Variable, Whole};
 
 /// What is written, and how the message says to mend it.
 const TABLE: &[(In, &str, &str)] = &[
@@ -119,6 +121,11 @@ const TABLE: &[(In, &str, &str)] = &[
     // the page
     (End, "[http]\nlisten = '9464'", "must be an address with a port, such as 127.0.0.1:9464"),
     (End, "[http]\nlisten = '0.0.0.0:9464'", "add [http.access.NAME] with role and token_file"),
+    (
+        End,
+        "[http]\nlisten = '0.0.0.0:9464'\naccess = {}",
+        "add [http.access.NAME] with role and token_file",
+    ),
     (End, "[http.access.olga]\nrole = 'viewer'", "is needed: token_file, token or token_sha256"),
     (
         End,
@@ -180,6 +187,37 @@ const BROKERS: &[(In, &str, &str)] = if cfg!(feature = "full") { &[
     (Sink, "type = 'sqs'\nformat = 'cloudevents-binary'", "use plain or cloudevents-structured"),
     (Sink, "type = 'sns'\narn_prefx = 'arn:'", "did you mean \"arn_prefix\"?"),
     (Sink, "type = 'eventbridge'\nconcurrency = 0", "must be from 1 to 1000, not 0"),
+    // halves of a login
+    (Sink, "type = 'kafka'\nbrokers = 'b:9092'\ntls = { certificate_file = 'c.pem' }", "certificate_file: needs key_file beside it"),
+    (Sink, "type = 'kafka'\nbrokers = 'b:9092'\ntls = { key_file = 'k.pem' }", "key_file: needs certificate_file beside it"),
+    (Sink, "type = 'rabbitmq'\nurl = 'amqp://b'\nuser = 'shop'", "user: needs password beside it, and the other way round"),
+    (Sink, "type = 'rabbitmq'\nurl = 'amqp://shop@b'\npassword = 'x'", "password: needs user beside it, and the other way round"),
+    (Sink, "type = 'nats'\nurl = 'nats://b'\nuser = 'shop'", "user: needs password beside it"),
+    (Sink, "type = 'nats'\nurl = 'nats://b'\npassword = 'x'", "password: needs user beside it"),
+    (Sink, "type = 'mqtt'\nurl = 'mqtt://b'\nuser = 'shop'", "user: needs password beside it"),
+    (Sink, "type = 'mqtt'\nurl = 'mqtt://b'\npassword = 'x'", "password: needs user beside it"),
+    (Sink, "type = 'redis'\nurl = 'redis://b'\nuser = 'shop'", "user: needs password beside it"),
+    (Sink, "type = 'redis'\nurl = 'redis://shop@b'\npassword = 'x'", "password: needs user beside it"),
+    (Sink, "type = 'sqs'\nsecret_access_key = 'x'", "secret_access_key: needs access_key_id beside it"),
+    (Sink, "type = 'sqs'\nsession_token = 'x'", "needs access_key_id and secret_access_key beside it"),
+    // topics that can never be
+    (Topic, "type = 'kafka'\nbrokers = 'b:9092'\ntopic = '.'", "Kafka keeps this name for itself; write another one"),
+    (Topic, "type = 'kafka'\nbrokers = 'b:9092'\ntopic = '..'", "Kafka keeps this name for itself; write another one"),
+    (Topic, "type = 'kafka'\nbrokers = 'b:9092'\ntopic = 'shop/{id}'", "cannot hold '/'; leave it out, or write a filter"),
+    (Topic, "type = 'nats'\nurl = 'nats://b'\ntopic = 'a..b'", "write one dot between two words, and none at the ends"),
+    (Topic, "type = 'nats'\nurl = 'nats://b'\ntopic = '.{event_type}'", "write one dot between two words, and none at the ends"),
+    (Topic, "type = 'nats'\nurl = 'nats://b'\ntopic = '{event_type}.'", "write one dot between two words, and none at the ends"),
+    (Topic, "type = 'nats'\nurl = 'nats://b'\ntopic = 'order.>'", "cannot hold '>'; leave it out"),
+    (Topic, "type = 'nats'\nurl = 'nats://b'\ntopic = '$JS.{event_type}'", "which are the server's own; put a word before it"),
+    (Topic, "type = 'nats'\nurl = 'nats://b'\ntopic = '_INBOX.a'", "which are the server's own; put a word before it"),
+    (Topic, "type = 'mqtt'\nurl = 'mqtt://b'\ntopic = '$SYS/{event_type}'", "which is the broker's own; put a word before it"),
+    (Topic, "type = 'mqtt'\nurl = 'mqtt://b'\ntopic = 'shop/+/a'", "cannot hold '+'; leave it out"),
+    (Topic, "type = 'mqtt'\nurl = 'mqtt://b'\ntopic = 'shop/#'", "cannot hold '#'; leave it out"),
+    (Sink, "type = 'sqs'", "set topic, such as \"{aggregate_type}-events\""),
+    (Topic, "type = 'sqs'\ntopic = 'shop/orders'", "set topic, such as \"{aggregate_type}-events\""),
+    (Sink, "type = 'sns'\narn_prefix = 'arn:aws:sns:eu-central-1:123456789012:'", "set topic, such as \"{aggregate_type}-events\""),
+    (Sink, "type = 'sns'", "it is no ARN; set topic to a whole one, or arn_prefix = \"arn:aws:sns:REGION:ACCOUNT:\""),
+    (Topic, "type = 'sns'\ntopic = 'orders'", "it is no ARN; set topic to a whole one, or arn_prefix = \"arn:aws:sns:REGION:ACCOUNT:\""),
 ] } else { &[] };
 
 #[test]
@@ -223,6 +261,7 @@ fn configuration(place: In, lines: &str) -> (String, Option<(&str, &str)>) {
         Url => url = lines,
         Source => source = lines,
         Sink => sink = lines,
+        Topic => (sink, pipeline) = lines.rsplit_once('\n').unwrap(),
         To => to = lines,
         Pipeline => pipeline = lines,
         End => end = lines,

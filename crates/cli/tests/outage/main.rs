@@ -48,6 +48,7 @@ fn survive(broker: &Broker) {
     for part in [3, 5] {
         run.wait_until_published(events / 8 * part);
         run.broker.restart();
+        run.assert_nothing_failed();
     }
     run.wait_until_published(events);
     run.assert_nothing_failed();

@@ -1,7 +1,10 @@
 //! Commands that ask a running relay instead of its database: by the rules of its page.
 
-use super::relay::Relay;
-use super::shop_with_dead_letters;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use super::relay::{Relay, large};
+use super::{shop_of, shop_with_dead_letters};
 use crate::shop::Shop;
 
 const TOKENS: &str = "\
@@ -66,10 +69,60 @@ fn what_cannot_be_asked_is_explained() {
     let relay = Relay::start(&shop, "1MiB", "");
     let (code, said) = ask(&shop, &relay, "", &["replay", "--all", "--yes", "--pipeline", "x"]);
     assert!(code == 64 && said.contains("--pipeline one of orders"), "{said}");
-    let (code, said) = ask(&shop, &relay, "", &["replay", "--all", "--yes", "--type", "a\"b"]);
+    let consumer = ["dead", "retry", "--all", "--consumer", "c", "--database", "sqlite://c.db"];
+    let (code, said) = ask(&shop, &relay, "", &consumer);
     assert!(code == 64 && said.contains("E-API-QUESTION"), "{said}");
     let said = shop.refused(64, &["status", "--api", "http://ops.example.com:9464"]);
     assert!(said.contains("E-API-REMOTE") && said.contains("ssh -L"), "{said}");
     let said = shop.refused(69, &["status", "--api", "http://127.0.0.1:1"]);
     assert!(said.contains("E-API-DOWN"), "{said}");
+}
+
+/// Whatever an aggregate is called, no other is changed.
+#[test]
+fn a_relay_is_asked_for_the_very_aggregate() {
+    let ids = ["a\"b", "ab", "a b", "a/b", "a\\ b\\"];
+    let placed: Vec<_> = ids.iter().map(|id| (*id, "OrderPlaced", large())).collect();
+    let (shop, relay) = shop_of(&placed, ids.len());
+    for id in ids {
+        let discard = ["dead", "discard", "--all", "--yes", "--aggregate", id];
+        assert_eq!(ask(&shop, &relay, "", &discard), (0, "1 events discarded\n".into()), "{id}");
+        let left = shop.json(&["events", "list", "--state", "dead"]);
+        let left = left["events"].as_array().unwrap();
+        assert!(left.iter().all(|event| event["aggregate_id"] != id), "{id}: {left:?}");
+    }
+}
+
+/// A relay that runs, and whose database does not: the numbers it still has are old.
+#[test]
+fn old_numbers_are_refused_with_what_is_wrong() {
+    let shop = Shop::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let pipeline = |trouble: &str| {
+        let known = "\"states\":{\"dead\":2},\"point\":null";
+        format!("{{\"pipelines\":[{{\"name\":\"orders\",{known},\"trouble\":{trouble}}}]}}")
+    };
+    let trouble = "{\"code\":\"E-POSTGRES-DOWN\",\"error\":\"no answer\",\"fix\":\"start it\"}";
+    let answers = [pipeline("null"), pipeline(trouble), pipeline(trouble)];
+    let relay = std::thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut asked = Vec::<u8>::new();
+            while !asked.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                asked.extend(byte);
+            }
+            let length = answer.len();
+            let head = format!("content-length: {length}\r\nconnection: close\r\n\r\n");
+            stream.write_all(format!("HTTP/1.1 200 OK\r\n{head}{answer}").as_bytes()).unwrap();
+        }
+    });
+    assert_eq!(shop.json(&["status", "--api", &url])[0]["dead"], 2);
+    let said = shop.refused(69, &["status", "--api", &url]);
+    assert!(said.contains("E-API-DOWN") && said.contains("orders E-POSTGRES-DOWN"), "{said}");
+    assert!(said.contains("start it"), "{said}");
+    assert_eq!(shop.refused(69, &["status", "--output", "json", "--api", &url]), said);
+    relay.join().unwrap();
 }

@@ -1,5 +1,6 @@
 //! The page of a relay, in a real browser; and who gets in.
 
+mod aggregates;
 mod api;
 mod browser;
 #[cfg(feature = "postgres")]
@@ -34,23 +35,26 @@ const CROWDED: &str = "(() => {
 /// Two dead letters, one with an event behind it, and one event that was published; the relay that
 /// serves the page would publish them now.
 fn shop_with_dead_letters() -> (Shop, Relay) {
+    let small = || "{\"total\": 42}".to_owned();
+    let events = [
+        ("1", "OrderPlaced", small()),
+        ("2", "OrderPlaced", large()),
+        ("2", "OrderPaid", small()),
+        ("3", "OrderPlaced", large()),
+    ];
+    shop_of(&events, 2)
+}
+
+/// One with these events, of which so many aggregates are parked.
+fn shop_of(events: &[(&str, &str, String)], parked: usize) -> (Shop, Relay) {
     let shop = Shop::new();
     let strict = Relay::start(&shop, "1KiB", "");
-    let small = || "{\"total\": 42}".to_owned();
-    write(
-        &shop,
-        &[
-            ("1", "OrderPlaced", small()),
-            ("2", "OrderPlaced", large()),
-            ("2", "OrderPaid", small()),
-            ("3", "OrderPlaced", large()),
-        ],
-    );
+    write(&shop, events);
     let deadline = Instant::now() + Duration::from_secs(60);
     let dead = || -> serde_json::Value {
         serde_json::from_str(&strict.get("/api/pipelines/orders/dead", "").1).unwrap()
     };
-    while dead()["lanes"].as_array().unwrap().len() < 2 {
+    while dead()["lanes"].as_array().unwrap().len() < parked {
         assert!(Instant::now() < deadline, "no dead letters: {}", dead());
         sleep(Duration::from_millis(20));
     }
@@ -233,6 +237,37 @@ fn a_reload_goes_over_to_other_callers_and_another_address() {
         assert!(Instant::now() < deadline, "{old} is not given up");
     }
     drop(taken);
+}
+
+/// One address may contain the other, so that both cannot be had at once.
+#[test]
+fn a_reload_goes_over_to_all_addresses_of_the_same_port() {
+    let shop = Shop::new();
+    let relay = Relay::start(&shop, "1MiB", "");
+    let overview = "/api/overview";
+    assert_eq!(relay.get(overview, "").0, 200);
+    let (_, port) = relay.url.trim_end_matches('/').rsplit_once(':').unwrap();
+    let log = || std::fs::read_to_string(shop.file("log")).unwrap();
+    let plain = std::fs::read_to_string(shop.file("semel.toml")).unwrap();
+    let reload = |address: &str, said: &str| {
+        let token = "[http.access.olga]\nrole = \"viewer\"\ntoken = \"the token of the viewer\"\n";
+        let before = log().matches(said).count();
+        let listen = plain.replace("127.0.0.1:0", &format!("{address}:{port}"));
+        shop.write_config(&format!("{listen}{token}"));
+        relay.signal("HUP");
+        shop.wait_until(said, || log().matches(said).count() > before);
+    };
+    // An address that this machine does not have: it goes back to its own.
+    reload("192.0.2.1", "the new configuration is refused");
+    assert!(log().contains("E-HTTP-LISTEN"), "{}", log());
+    assert_eq!(relay.get(overview, "").0, 200, "{}", log());
+
+    let bearer = "authorization: Bearer the token of the viewer\r\n";
+    for address in ["0.0.0.0", "127.0.0.1"] {
+        reload(address, "the new configuration holds");
+        assert_eq!(relay.get(overview, "").0, 401, "{address}: {}", log());
+        assert_eq!(relay.get(overview, bearer).0, 200, "{address}: {}", log());
+    }
 }
 
 #[test]

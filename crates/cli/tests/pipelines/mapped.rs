@@ -103,3 +103,20 @@ fn check_holds_the_mapping_against_the_table() {
     assert!(said.contains("mapping") && said.contains("pipeline.orders does not start"), "{said}");
     assert!(said.contains("1 problem, 0 pieces of advice"), "{said}");
 }
+
+#[test]
+fn check_advises_a_number_where_only_a_time_orders_the_rows() {
+    let shop = Shop::new();
+    shop.sql(
+        "create table \"my \"\"outbox\"\"\" (id text primary key, aggregate_type text,
+            aggregate_id text, event_type text, payload text, created_at timestamp,
+            published_at timestamp, seq integer)",
+    );
+    shop.map("columns = \"transactional-outbox\"");
+    let said = shop.expect(0, &["check"]);
+    assert!(said.contains("advice   mapping-order"), "{said}");
+    assert!(said.contains("only created_at orders the rows of pipeline.orders"), "{said}");
+    shop.map("columns = { preset = \"transactional-outbox\", order = \"seq\" }");
+    let said = shop.expect(0, &["check"]);
+    assert!(said.contains("ok       mapping-order"), "{said}");
+}

@@ -3,7 +3,10 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc;
+use std::time::Duration;
 use std::{fs, thread};
+
+use serde_json::Value;
 
 use crate::shop::{Shop, lines};
 
@@ -88,6 +91,35 @@ fn what_an_endpoint_takes_is_signed_and_what_it_refuses_is_alerted() {
     assert_eq!(alerts[0]["event_type"], "DeadLettered");
     assert_eq!(alerts[0]["payload"]["count"], 1, "{}", alerts[0]);
     assert!(shop.expect(0, &["dead", "list"]).contains("Refused"));
+}
+
+#[test]
+fn an_alert_goes_to_a_webhook_as_well() {
+    let shop = Shop::new();
+    let (orders, _received) = endpoint(&["410 Gone"]);
+    let (night, alerts) = endpoint(&["204 No Content"]);
+    let hook = |name: &str, address: &str| {
+        format!(
+            "[sink.{name}]\ntype = \"webhook\"\nurl = \"http://{address}/{name}\"\n\
+             plain_http = true\nallow = [\"127.0.0.1\"]\n\
+             secret = \"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\"\n"
+        )
+    };
+    let (orders, night) = (hook("orders", &orders), hook("night", &night));
+    shop.write_config(&format!(
+        "[source.orders]\nurl = \"sqlite://shop.db\"\n{orders}{night}\
+         [pipeline.orders]\nfrom = \"orders\"\nto = \"orders\"\nalert = \"night\"\n"
+    ));
+    send(&shop, "Refused");
+    shop.expect(1, &["relay", "--drain"]);
+    let request = alerts.recv_timeout(Duration::from_secs(60)).expect("an alert");
+    assert!(request.starts_with("POST /night HTTP/1.1"), "{request}");
+    assert!(request.to_ascii_lowercase().contains("webhook-signature: v1,"), "{request}");
+    let (_, body) = request.split_once("\r\n\r\n").unwrap();
+    assert!(!body.contains("secret"), "no payload: {body}");
+    let alert: Value = serde_json::from_str(body).unwrap();
+    assert_eq!((&alert["pipeline"], &alert["count"]), (&"orders".into(), &1.into()), "{alert}");
+    assert_eq!(alert["letters"][0]["event_type"], "Refused", "{alert}");
 }
 
 #[test]

@@ -85,6 +85,34 @@ async fn what_is_printed_sets_everything_right() {
 }
 
 #[tokio::test]
+async fn what_is_printed_for_mysql_sets_everything_right() {
+    let Some(server) = Private::start(Service::Mysql) else { return };
+    sqlx::any::install_default_drivers();
+    let folder = Folder::new();
+    // The database that the server comes with is open to everybody.
+    execute(server.address(), "create database shop").await.unwrap();
+    let (base, _) = server.address().rsplit_once('/').unwrap();
+    let admin = format!("{base}/shop");
+    let relay = admin.replacen("root@", "relay@", 1);
+    folder.expect(0, &admin, &["migrate", "up", "--database", &admin]);
+    // A user without any privilege on the database is not let in.
+    let user = "create user relay@localhost; grant select on semel_migrations to relay@localhost";
+    execute(&admin, user).await.unwrap();
+    assert_eq!(codes(&folder, 1, &relay, "problem"), ["privileges"]);
+    let advice = codes(&folder, 1, &relay, "advice");
+    assert!(advice.iter().any(|code| code == "replication"), "{advice:?}");
+
+    let sql = folder.expect(1, &relay, &["check", "--database", &relay, "--fix-sql"]);
+    execute(&admin, &sql).await.unwrap_or_else(|error| panic!("{sql}\n{error}"));
+    let text = folder.expect(0, &relay, &["check", "--database", &relay]);
+    assert!(text.ends_with("all right\n"), "{text}");
+    assert_eq!(folder.expect(0, &relay, &["check", "--database", &relay, "--fix-sql"]), "");
+
+    folder.configure("");
+    folder.expect(0, &relay, &["relay", "--drain"]);
+}
+
+#[tokio::test]
 async fn how_bad_it_is_depends_on_what_is_configured() {
     let Some(server) = Server::start(Service::Postgres, "check").await else { return };
     server.expect(0, &server.url, &["migrate", "up", "--database", &server.url]);

@@ -1,7 +1,11 @@
 //! Relays that tail the log of a real server: what they say when they cannot any more.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
 
+use semel_core::telemetry;
 use semel_testkit::services::{Private, Service};
 use serde_json::Value;
 use sqlx::{AnyConnection, Connection};
@@ -36,6 +40,30 @@ async fn page_of(relay: &mut Running, log: std::path::PathBuf) -> String {
     page().unwrap()
 }
 
+/// How often it handed over so far: to the log, and to polling.
+fn handovers(page: &str) -> (u64, u64) {
+    let address = page.trim_start_matches("http://").trim_end_matches('/');
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let request = format!("GET /metrics HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let count = |to: &str| -> u64 {
+        let name = telemetry::SOURCE_HANDOVERS.name;
+        let series = format!("{name}{{pipeline=\"orders\",to=\"{to}\"}} ");
+        let value = answer.lines().find_map(|line| line.strip_prefix(series.as_str()));
+        value.map_or(0, |value| value.trim().parse().unwrap())
+    };
+    (count("tail"), count("poll"))
+}
+
+/// While it tails it has been there once more than it left.
+fn counts_as_tailing(page: &str, left: u64) -> bool {
+    let (to_tail, to_poll) = handovers(page);
+    to_poll >= left && to_tail == to_poll + 1
+}
+
 /// Whoever looks learns it from the relay itself, in the database and over its page.
 #[tokio::test]
 async fn status_says_why_a_relay_polls() {
@@ -51,6 +79,7 @@ async fn status_says_why_a_relay_polls() {
     let tails = (Some(true), String::new());
     relay.until("it tails", || news(&folder, url, &[]) == tails).await;
     relay.until("the page says so", || news(&folder, url, &["--api", &page]) == tails).await;
+    relay.until("it counts that", || counts_as_tailing(&page, 0)).await;
 
     // A transaction that is open holds back the log of every slot.
     let mut open = AnyConnection::connect(url).await.unwrap();
@@ -65,11 +94,14 @@ async fn status_says_why_a_relay_polls() {
     };
     relay.until("it polls", || is_told(news(&folder, url, &[]))).await;
     relay.until("the page says why", || is_told(news(&folder, url, &["--api", &page]))).await;
+    let polls = |(to_tail, to_poll): (u64, u64)| to_poll > 0 && to_tail == to_poll;
+    relay.until("it counts that it polls", || polls(handovers(&page))).await;
     let text = folder.expect(0, url, &["status"]);
     assert!(text.contains("polling (E-TAIL-BUDGET: "), "{text}");
     assert!(relay.log().contains("E-TAIL-BUDGET"), "one line of the log, too: {}", relay.log());
     open.close().await.unwrap();
     relay.until("it tails again", || news(&folder, url, &[]) == tails).await;
     relay.until("the page says so", || news(&folder, url, &["--api", &page]) == tails).await;
+    relay.until("it counts that, too", || counts_as_tailing(&page, 1)).await;
     drop(relay);
 }

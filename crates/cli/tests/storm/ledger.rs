@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// What arrived in each lane, in its order.
+/// What arrived in each lane, in its order. A number below zero was never to arrive.
 pub(crate) struct Ledger {
-    lanes: BTreeMap<String, Vec<u64>>,
+    lanes: BTreeMap<String, Vec<i64>>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -20,10 +20,10 @@ struct Findings {
 
 impl Ledger {
     pub(crate) fn read(events: Vec<Value>) -> Self {
-        let mut lanes: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        let mut lanes: BTreeMap<String, Vec<i64>> = BTreeMap::new();
         for event in events {
             let lane = event["aggregate_id"].as_str().unwrap().to_owned();
-            lanes.entry(lane).or_default().push(event["payload"].as_u64().unwrap());
+            lanes.entry(lane).or_default().push(event["payload"].as_i64().unwrap());
         }
         Self { lanes }
     }
@@ -46,13 +46,17 @@ impl Ledger {
             let mut seen = BTreeSet::new();
             let mut last = 0;
             for number in arrived {
-                if !seen.insert(*number) {
+                let Ok(number) = u64::try_from(*number) else {
+                    found.phantom += 1;
+                    continue;
+                };
+                if !seen.insert(number) {
                     found.duplicates += 1;
                     continue;
                 }
-                found.phantom += u64::from(*number > *count);
-                found.reordered += u64::from(*number < last);
-                last = *number;
+                found.phantom += u64::from(number > *count);
+                found.reordered += u64::from(number < last);
+                last = number;
             }
             found.lost += (1..=*count).filter(|number| !seen.contains(number)).count() as u64;
         }
@@ -63,7 +67,7 @@ impl Ledger {
 #[test]
 fn the_ledger_finds_what_is_wrong() {
     let written = BTreeMap::from([("a".to_owned(), 3)]);
-    let found = |numbers: &[u64]| {
+    let found = |numbers: &[i64]| {
         let lanes = BTreeMap::from([("a".to_owned(), numbers.to_vec())]);
         let Findings { lost, phantom, reordered, duplicates, .. } =
             Ledger { lanes }.findings(&written);
@@ -74,4 +78,5 @@ fn the_ledger_finds_what_is_wrong() {
     assert_eq!(found(&[1, 3, 2]), (0, 0, 1, 0));
     assert_eq!(found(&[1, 2]), (1, 0, 0, 0));
     assert_eq!(found(&[1, 2, 3, 4]), (0, 1, 0, 0));
+    assert_eq!(found(&[1, -2, 2, 3]), (0, 1, 0, 0), "rolled back");
 }

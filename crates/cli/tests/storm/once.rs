@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use crate::ledger::Ledger;
 use crate::relays::Relays;
 use crate::writers::Writers;
-use crate::{LEADER, LEASE, WINDOW, kills};
+use crate::{LEADER, LEASE, WINDOW, kills, limited};
 
 /// A broker that makes topics by itself.
 struct Kafka {
@@ -49,7 +49,7 @@ impl Kafka {
         assert!(read.status.success(), "{said}");
         let event = |line: &str| {
             let (lane, number) = line.split_once(' ').expect("key and value");
-            json!({"aggregate_id": lane, "payload": number.parse::<u64>().expect("a number")})
+            json!({"aggregate_id": lane, "payload": number.parse::<i64>().expect("a number")})
         };
         String::from_utf8(read.stdout).unwrap().lines().map(event).collect()
     }
@@ -116,7 +116,7 @@ impl Storm {
         let server = Private::start(Service::Postgres)?;
         let brokers = &kafka.address;
         let sink = format!("type = \"kafka\"\nbrokers = \"{brokers}\"\ndelivery = \"{delivery}\"");
-        let pipeline = format!("topic = \"counted\"\n{LEADER}");
+        let pipeline = limited(&format!("topic = \"counted\"\n{LEADER}"));
         let relays = Relays::to(&sink, server.address(), &pipeline, LEASE, 1);
         let writers = Writers::start(server.address(), 16).await;
         Some(Self { kafka, relays, writers, _server: server })

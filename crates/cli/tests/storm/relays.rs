@@ -9,6 +9,8 @@ use sqlx::{AnyConnection, Connection};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
+const FILE: &str = "type = \"file\"\npath = \"events.ndjson\"";
+
 /// Relays of one pipeline.
 pub(crate) struct Relays {
     folder: TempDir,
@@ -25,9 +27,15 @@ impl Relays {
         lease: Duration,
         count: usize,
     ) -> Self {
-        let file = "type = \"file\"\npath = \"events.ndjson\"";
         let source = format!("url = \"{url}\"\nmode = \"{mode}\"");
-        Self::with(file, &source, url, coordination, lease, count)
+        Self::with(FILE, &source, url, coordination, lease, count)
+    }
+
+    /// Those of a table that is not semel's own. There is none yet, as there may be no table.
+    pub(crate) fn mapped(url: &str, coordination: &str, lease: Duration) -> Self {
+        let source =
+            format!("url = \"{url}\"\ntable = \"outbox\"\ncolumns = \"polling-publisher\"");
+        Self::with(FILE, &source, url, coordination, lease, 0)
     }
 
     #[cfg(feature = "kafka")]
@@ -54,11 +62,16 @@ impl Relays {
         let mut relays = Self { folder, url: url.to_owned(), running: Vec::new() };
         let migrated = relays.command(&["migrate", "up", "--database", url]).output().unwrap();
         assert!(migrated.status.success(), "{migrated:?}");
-        for number in 0..count {
-            relays.running.push(None);
-            relays.start(number);
+        for _ in 0..count {
+            relays.add();
         }
         relays
+    }
+
+    /// One more.
+    pub(crate) fn add(&mut self) {
+        self.running.push(None);
+        self.start(self.running.len() - 1);
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -140,11 +153,13 @@ impl Relays {
 
     /// How many events wait to be published.
     pub(crate) async fn waiting(&self) -> i64 {
+        self.count("select count(*) from semel.unsettled('orders')").await
+    }
+
+    /// The number that PostgreSQL answers.
+    pub(crate) async fn count(&self, sql: &'static str) -> i64 {
         let mut connection = sqlx::PgConnection::connect(&self.url).await.unwrap();
-        sqlx::query_scalar("select count(*) from semel.unsettled('orders')")
-            .fetch_one(&mut connection)
-            .await
-            .unwrap()
+        sqlx::query_scalar(sql).fetch_one(&mut connection).await.unwrap()
     }
 
     /// How many KiB of memory a relay has now that are not those of its program.

@@ -22,6 +22,12 @@ pub(crate) struct Writers {
 
 impl Writers {
     pub(crate) async fn start(url: &str, count: u64) -> Self {
+        let outbox = if url.starts_with("postgres") { "semel.outbox" } else { "semel_outbox" };
+        Self::start_on(url, outbox, count).await
+    }
+
+    /// Tasks that write into another table than semel's.
+    pub(crate) async fn start_on(url: &str, outbox: &'static str, count: u64) -> Self {
         let options = AnyPoolOptions::new().max_connections(20);
         let pool = options.connect(url).await.unwrap();
         let lanes: Vec<_> = (0..LANES).map(|lane| format!("({lane}, 0)")).collect();
@@ -31,11 +37,11 @@ impl Writers {
             lanes.join(", ")
         );
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&pool).await.unwrap();
-        let outbox = if url.starts_with("postgres") { "semel.outbox" } else { "semel_outbox" };
+        let takes_turns = url.starts_with("sqlite");
         let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
         for seed in 0..count {
-            tasks.spawn(write(pool.clone(), outbox, seed, Arc::clone(&stop)));
+            tasks.spawn(write(pool.clone(), outbox, takes_turns, seed, Arc::clone(&stop)));
         }
         Self { pool, stop, tasks }
     }
@@ -53,31 +59,51 @@ impl Writers {
     }
 }
 
-async fn write(pool: AnyPool, outbox: &str, seed: u64, stop: Arc<AtomicBool>) {
+async fn write(
+    pool: AnyPool,
+    outbox: &'static str,
+    takes_turns: bool,
+    seed: u64,
+    stop: Arc<AtomicBool>,
+) {
     let mut random = StdRng::seed_from_u64(seed);
     while !stop.load(Ordering::SeqCst) {
-        if transaction(&pool, outbox, &mut random).await.is_err() {
+        let pause = if random.random_bool(0.02) { 400 } else { random.random_range(0..15) };
+        let pause = Duration::from_millis(pause);
+        let open = if takes_turns { pause / 8 } else { pause };
+        if transaction(&pool, outbox, open, &mut random).await.is_err() {
             // The server is away: nothing was committed, or the lane counts what was.
             sleep(Duration::from_millis(50)).await;
+        }
+        // One can write at a time, and there is no queue: who never stops keeps all others out.
+        if takes_turns {
+            sleep(pause * 6).await;
         }
     }
 }
 
-/// Each event has the number that its lane has in the same transaction.
-async fn transaction(pool: &AnyPool, outbox: &str, random: &mut StdRng) -> Result<(), sqlx::Error> {
+/// Each event has the number that its lane has in the same transaction, which the next one has again
+/// after a rollback: so what is rolled back is below zero.
+async fn transaction(
+    pool: &AnyPool,
+    outbox: &str,
+    open: Duration,
+    random: &mut StdRng,
+) -> Result<(), sqlx::Error> {
     let mut tx = pool.begin().await?;
     let mut lane = random.random_range(0..LANES / 4);
+    let is_undone = random.random_bool(0.2);
+    let sign = if is_undone { "-1" } else { "1" };
     for _ in 0..random.random_range(1..4) {
         // Upwards, so that no two wait for each other.
         lane += random.random_range(1..LANES / 4);
         let sql = format!(
             "update lane set number = number + 1 where id = {lane};
             insert into {outbox} (aggregate_type, aggregate_id, event_type, payload)
-            select 'lane', '{lane}', 'Counted', concat(number, '') from lane where id = {lane}"
+            select 'lane', '{lane}', 'Counted', concat(number * {sign}, '') from lane where id = {lane}"
         );
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await?;
     }
-    let pause = if random.random_bool(0.02) { 400 } else { random.random_range(0..15) };
-    sleep(Duration::from_millis(pause)).await;
-    if random.random_bool(0.2) { tx.rollback().await } else { tx.commit().await }
+    sleep(open).await;
+    if is_undone { tx.rollback().await } else { tx.commit().await }
 }

@@ -215,6 +215,7 @@ impl Event {
         if let Some(key) = &self.custom_key {
             check_name("idempotency_key", key, limits.name_chars)?;
         }
+        self.check_content_type(limits)?;
         self.check_headers(limits)?;
         let size = self.payload.bytes().len();
         if size > limits.payload_bytes {
@@ -223,6 +224,16 @@ impl Event {
                 limits.payload_bytes
             ))
             .with_fix("store the content elsewhere and put a reference into the event"));
+        }
+        Ok(())
+    }
+
+    /// Brokers carry it among the headers of a message, where a line must not end.
+    fn check_content_type(&self, limits: &EventLimits) -> Result<(), Failure> {
+        let content_type = self.payload.content_type();
+        check_name("the content type", content_type, limits.name_chars)?;
+        if content_type.contains(char::is_control) {
+            return Err(refused("the content type contains a control character".into()));
         }
         Ok(())
     }
@@ -270,7 +281,8 @@ fn refused(what: String) -> Failure {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventLimits {
-    /// Characters of aggregate type, aggregate id, event type and idempotency key.
+    /// Characters of aggregate type, aggregate id, event type, idempotency key, content type and
+    /// the names of headers.
     pub name_chars: usize,
     /// How many headers.
     pub headers: usize,
@@ -291,6 +303,7 @@ mod tests {
     #[test]
     fn names_are_checked() {
         let limits = EventLimits::default();
+        let of_type = |kind: &str| Event::new("a", "1", "T").with_bytes(kind.to_owned(), "");
         let cases = [
             (Event::new("", "1", "T"), "aggregate_type is empty"),
             (Event::new("a", "x".repeat(256), "T"), "aggregate_id has 256 characters"),
@@ -298,10 +311,17 @@ mod tests {
             (Event::new("a", "1", "T").with_idempotency_key(""), "idempotency_key is empty"),
             (Event::new("a", "1", "T").with_header("", "v"), "a header's name is empty"),
             (Event::new("a", "1", "T").with_header("h", "\0"), "header h contains a NUL"),
+            (of_type(""), "the content type is empty"),
+            (of_type(&"x".repeat(256)), "the content type has 256 characters"),
+            (of_type("text/plain\0"), "the content type contains a NUL"),
+            (of_type("text/plain\r\nx: y"), "the content type contains a control character"),
+            (of_type("text/plain\u{85}"), "the content type contains a control character"),
         ];
         for (event, expected) in cases {
             let failure = event.check(&limits).unwrap_err();
             assert!(failure.to_string().contains(expected), "{failure}");
         }
+        of_type("text/plain; charset=\"utf-8\"").check(&limits).unwrap();
+        of_type(&"x".repeat(255)).check(&limits).unwrap();
     }
 }

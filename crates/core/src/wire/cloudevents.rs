@@ -7,6 +7,7 @@
 //! | `subject`, `partitionkey` | the aggregate id |
 //! | `aggregatetype` | the aggregate type |
 //! | `idempotencykey` | the idempotency key, if it is not the id |
+//! | `datacontenttype` | the content type, where the binding has it as an attribute: in NATS |
 //! | a header whose name is a legal attribute name | its value |
 //! | `semelheaders` | all other headers, as a JSON object |
 
@@ -28,6 +29,7 @@ pub(super) const STRUCTURED: &str = "application/cloudevents+json; charset=utf-8
 
 const VERSION: &str = "1.0";
 const HEADERS: &str = "semelheaders";
+const DATA_CONTENT_TYPE: &str = "datacontenttype";
 /// Names that a header of the event cannot have as an attribute.
 const TAKEN: [&str; 13] = [
     "specversion",
@@ -36,7 +38,7 @@ const TAKEN: [&str; 13] = [
     "type",
     "subject",
     "time",
-    "datacontenttype",
+    DATA_CONTENT_TYPE,
     "dataschema",
     "partitionkey",
     "aggregatetype",
@@ -52,7 +54,11 @@ pub(super) fn is_structured(content_type: &str) -> bool {
 
 pub(super) fn headers(event: &Event, binding: Binding, each: &mut dyn FnMut(&str, &str)) {
     for (name, value) in attributes(event) {
-        each(&binding.attribute(name), &binding.escape_value(&value));
+        each(&binding.attribute(name), &binding.escape_attribute(&value));
+    }
+    if binding == Binding::Nats {
+        let content_type = binding.escape_attribute(event.payload.content_type());
+        each(&binding.attribute(DATA_CONTENT_TYPE), &content_type);
     }
 }
 
@@ -138,8 +144,11 @@ pub(super) fn from_headers(
         let (start, rest) = name.split_at_checked(prefix.len())?;
         start.eq_ignore_ascii_case(&prefix).then(|| (rest.to_owned(), value.to_string()))
     });
-    let content_type = found.content_type.clone().unwrap_or_else(|| Payload::JSON.to_owned());
-    from_attributes(own.collect(), Payload::new(content_type, body))
+    let mut attributes: BTreeMap<_, _> = own.collect();
+    let stated = attributes.remove(DATA_CONTENT_TYPE);
+    let content_type = found.content_type.clone().or(stated);
+    let content_type = content_type.unwrap_or_else(|| Payload::JSON.to_owned());
+    from_attributes(attributes, Payload::new(content_type, body))
 }
 
 pub(super) fn from_document(body: &[u8]) -> Result<Event, Failure> {
@@ -153,7 +162,7 @@ pub(super) fn from_document(body: &[u8]) -> Result<Event, Failure> {
     };
     let mut attributes: BTreeMap<String, String> = fields.into_iter().map(text).collect();
     let content_type =
-        attributes.remove("datacontenttype").unwrap_or_else(|| Payload::JSON.to_owned());
+        attributes.remove(DATA_CONTENT_TYPE).unwrap_or_else(|| Payload::JSON.to_owned());
     let bytes = match (data, data_base64) {
         (_, Some(encoded)) => {
             let encoded: String = serde_json::from_str(encoded.get()).map_err(foreign)?;
@@ -200,4 +209,111 @@ fn from_attributes(
         }
     }
     Ok(event)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Format, decode};
+    use super::*;
+    use crate::event::EventId;
+
+    const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
+
+    fn event(aggregate_id: &str, event_type: &str) -> Event {
+        let id: EventId = ID.parse().unwrap();
+        Event::with_id(id, "order", aggregate_id, event_type).with_bytes("text/plain", "hello")
+    }
+
+    fn told(event: &Event, binding: Binding) -> Vec<(String, String)> {
+        let mut told = Vec::new();
+        Format::CloudEventsBinary.headers(event, binding, &mut |name, value| {
+            told.push((name.to_owned(), value.to_owned()));
+        });
+        told
+    }
+
+    /// As the specifications spell them: what is wrong when writing and when reading goes unnoticed
+    /// otherwise.
+    #[test]
+    fn every_binding_has_the_names_of_its_specification() {
+        let with_underscore = "content-type ce_specversion ce_id ce_source ce_type ce_subject \
+                               ce_time ce_partitionkey ce_aggregatetype";
+        let cases = [
+            (Binding::Kafka, with_underscore),
+            (
+                Binding::Http,
+                "ce-specversion ce-id ce-source ce-type ce-subject ce-time ce-partitionkey \
+                 ce-aggregatetype",
+            ),
+            (
+                Binding::Amqp,
+                "cloudEvents_specversion cloudEvents_id cloudEvents_source cloudEvents_type \
+                 cloudEvents_subject cloudEvents_time cloudEvents_partitionkey \
+                 cloudEvents_aggregatetype",
+            ),
+            (
+                Binding::Nats,
+                "content-type ce-specversion ce-id ce-source ce-type ce-subject ce-time \
+                 ce-partitionkey ce-aggregatetype ce-datacontenttype",
+            ),
+            (Binding::Mqtt, "specversion id source type subject time partitionkey aggregatetype"),
+            // There is none for Redis.
+            (Binding::Redis, with_underscore),
+        ];
+        for (binding, expected) in cases {
+            let told = told(&event("42", "OrderPlaced"), binding);
+            let names: Vec<_> = told.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!(names.join(" "), expected, "{binding:?}");
+        }
+    }
+
+    #[test]
+    fn values_are_escaped_where_headers_are_ascii() {
+        let event = event("Euro € 😀", "Order Placed").with_header("tenant", "50% \"off\"");
+        let value = |binding: Binding, name: &str| {
+            let told = told(&event, binding);
+            told.into_iter().find(|(known, _)| known == name).expect(name).1
+        };
+        for binding in [Binding::Http, Binding::Nats] {
+            let cases = [
+                ("ce-specversion", "1.0"),
+                ("ce-id", ID),
+                ("ce-source", "/order"),
+                ("ce-type", "Order%20Placed"),
+                ("ce-subject", "Euro%20%E2%82%AC%20%F0%9F%98%80"),
+                ("ce-time", "2023-06-30T03:34:18.518Z"),
+                ("ce-tenant", "50%25%20%22off%22"),
+            ];
+            for (name, expected) in cases {
+                assert_eq!(value(binding, name), expected, "{binding:?} {name}");
+            }
+        }
+        assert_eq!(value(Binding::Kafka, "ce_subject"), "Euro € 😀");
+        assert_eq!(value(Binding::Amqp, "cloudEvents_type"), "Order Placed");
+        assert_eq!(value(Binding::Mqtt, "tenant"), "50% \"off\"");
+    }
+
+    /// We write no `cloudEvents:`, no bare spaces, and `ce-datacontenttype` never alone.
+    #[test]
+    fn what_others_write_by_the_specification_is_read() {
+        let read = |binding, prefix: &str, kind: &str, content_type: Option<(&str, &str)>| {
+            let names = ["specversion", "id", "source", "type", "subject"];
+            let names = names.map(|name| format!("{prefix}{name}"));
+            let values = ["1.0", ID, "/shop", kind, "42"];
+            let pairs = names.iter().map(String::as_str).zip(values).chain(content_type);
+            decode(binding, None, pairs, Bytes::from_static(b"hello")).unwrap()
+        };
+        for kind in ["Order Placed", "Order%20Placed"] {
+            let stated = Some(("ce-datacontenttype", "text/plain"));
+            let event = read(Binding::Nats, "ce-", kind, stated);
+            assert_eq!((&*event.event_type, &*event.aggregate_id), ("Order Placed", "42"));
+            assert_eq!(event.payload.content_type(), "text/plain");
+            assert!(event.headers.is_empty(), "{event:?}");
+            assert_eq!(read(Binding::Http, "ce-", kind, None).event_type, "Order Placed");
+        }
+        for prefix in ["cloudEvents:", "cloudEvents_"] {
+            let event = read(Binding::Amqp, prefix, "Order Placed", None);
+            assert_eq!((event.id.to_string().as_str(), &*event.event_type), (ID, "Order Placed"));
+        }
+    }
 }

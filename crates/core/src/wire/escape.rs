@@ -12,9 +12,17 @@ pub(super) fn name(text: &str) -> Cow<'_, str> {
 pub(super) fn value(text: &str) -> Cow<'_, str> {
     let ends = |text: &str| text.starts_with(' ') || text.ends_with(' ');
     let spaces = !ends(text);
-    escape(text, move |byte| {
-        (byte.is_ascii_graphic() && !b"%\"".contains(&byte)) || (byte == b' ' && spaces)
-    })
+    escape(text, move |byte| is_visible(byte) || (byte == b' ' && spaces))
+}
+
+/// The value of an attribute of a CloudEvent: the bindings of HTTP and NATS (3.1.3.2) want spaces
+/// escaped, too.
+pub(super) fn attribute(text: &str) -> Cow<'_, str> {
+    escape(text, is_visible)
+}
+
+fn is_visible(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !b"%\"".contains(&byte)
 }
 
 fn escape(text: &str, keeps: impl Fn(u8) -> bool) -> Cow<'_, str> {
@@ -48,4 +56,40 @@ pub(super) fn unescape(text: &str) -> Cow<'_, str> {
         rest = &after[if byte.is_some() { 2 } else { 0 }..];
     }
     String::from_utf8(bytes).map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first is the example of the specification.
+    #[test]
+    fn attributes_are_escaped_as_cloud_events_want_it() {
+        let cases = [
+            ("Euro € 😀", "Euro%20%E2%82%AC%20%F0%9F%98%80"),
+            ("50% \"off\"", "50%25%20%22off%22"),
+            (" a\tb\r\n", "%20a%09b%0D%0A"),
+            ("\u{7f}\u{a0}", "%7F%C2%A0"),
+            ("!#$&'()*+,-./:;<=>?@[\\]^_`{|}~", "!#$&'()*+,-./:;<=>?@[\\]^_`{|}~"),
+        ];
+        for (text, escaped) in cases {
+            assert_eq!(attribute(text), escaped);
+            assert_eq!(unescape(escaped), text);
+        }
+    }
+
+    #[test]
+    fn spaces_are_read_in_both_forms_and_lower_case_is_too() {
+        for text in ["a b", "a%20b"] {
+            assert_eq!(unescape(text), "a b");
+        }
+        assert_eq!(unescape("%e2%82%ac"), "€");
+        assert_eq!(unescape("50% off"), "50% off", "never escaped");
+    }
+
+    #[test]
+    fn other_values_keep_the_spaces_inside() {
+        assert_eq!(value("Order Placed"), "Order Placed");
+        assert_eq!(value(" Order Placed"), "%20Order%20Placed");
+    }
 }

@@ -147,7 +147,7 @@ pub fn decode<'a>(
         if binding.is_the_servers_own(name) {
             continue;
         }
-        let pair = (binding.unescape(name), binding.unescape(value));
+        let pair = (binding.unescape_name(name), binding.unescape(value));
         if binding.content_type_is_a_header() && pair.0.eq_ignore_ascii_case(CONTENT_TYPE) {
             found.content_type = Some(pair.1.into_owned());
         } else {
@@ -199,6 +199,18 @@ impl Binding {
 
     fn escape_value<'a>(self, value: &'a str) -> Cow<'a, str> {
         if self.is_ascii() { escape::value(value) } else { Cow::Borrowed(value) }
+    }
+
+    fn escape_attribute<'a>(self, value: &'a str) -> Cow<'a, str> {
+        if self.is_ascii() { escape::attribute(value) } else { Cow::Borrowed(value) }
+    }
+
+    /// In AMQP an attribute may be called `cloudEvents:id` as well as `cloudEvents_id`.
+    fn unescape_name<'a>(self, name: &'a str) -> Cow<'a, str> {
+        match name.strip_prefix("cloudEvents:") {
+            Some(attribute) if self == Self::Amqp => Cow::Owned(self.attribute(attribute)),
+            _ => self.unescape(name),
+        }
     }
 
     fn unescape<'a>(self, text: &'a str) -> Cow<'a, str> {

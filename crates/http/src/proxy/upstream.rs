@@ -13,7 +13,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri, Version};
 use hyper::body::Incoming;
-use metrics::counter;
+use metrics::{Counter, counter};
 use rustls::{ClientConfig, RootCertStore};
 use semel_core::Failure;
 use semel_core::telemetry::PROXY_UPSTREAM_FAILED;
@@ -119,6 +119,7 @@ impl Upstream {
 
     /// The same, with connections of its own; nothing that a request touches is shared with others.
     pub(super) fn apart(&self) -> Self {
+        count_from_zero();
         self.with(|_| {})
     }
 
@@ -300,14 +301,29 @@ impl Service<Request<Body<Incoming>>> for Upstream {
 }
 
 fn told(refusal: Refusal) -> Refusal {
+    if let Some(failures) = failures(refusal) {
+        failures.increment(1);
+    }
+    refusal
+}
+
+/// A number that is first seen as 1 has not grown, and whoever waits for it to grow is not told.
+fn count_from_zero() {
+    let all = [Refusal::UpstreamUnreachable, Refusal::UpstreamTimeout, Refusal::UpstreamLost];
+    for failures in all.into_iter().filter_map(failures) {
+        failures.increment(0);
+    }
+}
+
+/// Where it is counted, if it is the upstream's.
+fn failures(refusal: Refusal) -> Option<Counter> {
     let how = match refusal {
         Refusal::UpstreamUnreachable => "unreachable",
         Refusal::UpstreamTimeout => "timeout",
         Refusal::UpstreamLost => "lost",
-        Refusal::BadRequest(_) | Refusal::NotSupported(_) => return refusal,
+        Refusal::BadRequest(_) | Refusal::NotSupported(_) => return None,
     };
-    counter!(PROXY_UPSTREAM_FAILED.name, "how" => how).increment(1);
-    refusal
+    Some(counter!(PROXY_UPSTREAM_FAILED.name, "how" => how))
 }
 
 impl fmt::Debug for Upstream {

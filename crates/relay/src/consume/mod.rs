@@ -3,6 +3,7 @@
 //! What one call brings takes effect in one transaction, because the commit is the cost. When one
 //! message fails, the transaction is undone and the messages are taken one by one.
 
+mod age;
 mod builder;
 mod counting;
 mod handler;
@@ -26,11 +27,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use semel_core::event::within;
 use semel_core::inbox::Tally;
-use semel_core::retry::later;
 use semel_core::{
     Failure, HandlerError, InboxStore, LaneKey, Message, Published, Sink, Verdict, telemetry,
 };
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 pub use self::builder::ConsumerBuilder;
 use self::builder::Options;
@@ -85,6 +85,9 @@ struct Parts<S: InboxStore, H> {
 
 /// How long a transaction goes on taking up messages.
 const TURN: Duration = Duration::from_secs(1);
+
+/// How long a rollback is waited for.
+const UNDOING: Duration = Duration::from_secs(2);
 
 /// The longest time that a handler may have, whatever is set: later cannot be said.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
@@ -175,7 +178,13 @@ where
                 Ok(done)
             }
             Err(error) => {
-                self.store.rollback(begun.tx).await;
+                // A handler that hung in a statement leaves a connection that answers when the
+                // statement ends, whenever that is.
+                let undone = timeout(UNDOING, self.store.rollback(begun.tx)).await;
+                if undone.is_err() {
+                    let consumer = &self.name;
+                    tracing::warn!(consumer, "a transaction ends only when the database lets it");
+                }
                 Err(Trouble::Message(error))
             }
         }
@@ -419,25 +428,6 @@ where
         self.note(claims);
         self.counting.add(Tally { duplicates: 1, ..Tally::default() });
         Ok(())
-    }
-
-    /// Nobody knows whether an event took effect that is older than what is remembered.
-    fn refuse_old(&self, message: &Message, origin: Origin) -> Result<(), Failure> {
-        let Options { retention: Some(retention), takes_old: false, .. } = self.options else {
-            return Ok(());
-        };
-        let created_at = message.event.created_at;
-        if origin == Origin::Letters || later(created_at, retention) >= self.options.clock.now() {
-            return Ok(());
-        }
-        let days = retention.as_secs_f64() / 86_400.0;
-        let what = format!(
-            "made at {created_at}, and ids are remembered for {days} days: it may have taken effect"
-        );
-        Err(Failure::refused("E-EVENT-OLD", what).with_fix(
-            "if it has not, retry the dead letter; a consumer that is new, or a replay on purpose, \
-             takes such events with `take_old_events`",
-        ))
     }
 }
 

@@ -1,13 +1,16 @@
 //! What is emitted is what is documented.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use semel_core::memory::{MemoryBroker, MemoryDatabase, MemoryTx};
-use semel_core::{Event, Failure, Message, OutboxWriter, telemetry};
+use semel_core::{Event, Failure, Message, OutboxWriter, Published, Verdict, telemetry};
 use semel_relay::{Consumer, Relay, Stop, handler_fn};
+
+use crate::scripted::Scripted;
 
 /// Collects the names and labels of everything that is registered.
 #[derive(Clone, Default)]
@@ -94,4 +97,68 @@ async fn relay_and_consume() {
     let consumer = Consumer::new("payments", database, handler);
     let relay = Relay::new("payments", broker.subscribe("payments", &[]), consumer);
     relay.drain(Stop::never()).await.unwrap();
+}
+
+/// Keeps what is counted, by the name of the metric.
+#[derive(Clone, Default)]
+struct Counts(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>);
+
+impl Counts {
+    fn of(&self, name: &str) -> u64 {
+        self.0.lock().unwrap().get(name).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+}
+
+impl Recorder for Counts {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        let mut counts = self.0.lock().unwrap();
+        let count = counts.entry(key.name().to_owned()).or_default();
+        Counter::from_arc(Arc::clone(count))
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+/// An alert goes by this number: it rises with an event that dies, and with nothing else.
+#[test]
+fn the_number_of_dead_letters_rises_by_one_with_each() {
+    let counts = Counts::default();
+    metrics::with_local_recorder(&counts, || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let database = MemoryDatabase::new();
+            let wanted = [("Placed", 0), ("Poison", 1), ("Paid", 1), ("Poison", 2)];
+            for (lane, (event_type, dead)) in wanted.into_iter().enumerate() {
+                let mut tx = database.begin().await;
+                let event = Event::new("order", lane.to_string(), event_type);
+                database.append(&mut tx, &[event]).await.unwrap();
+                tx.commit();
+                let relay = Relay::new("orders", database.source(), refusing_poison());
+                relay.drain(Stop::never()).await.unwrap();
+                assert_eq!(counts.of(telemetry::EVENTS_DEAD.name), dead, "{event_type} {lane}");
+            }
+        });
+    });
+}
+
+fn refusing_poison() -> Scripted {
+    let judge = |message: &Message| match &*message.event.event_type {
+        "Poison" => Verdict::Failed(Failure::refused("E-TEST", "poison")),
+        _ => Verdict::Confirmed,
+    };
+    Scripted::new(move |batch| async move { Published::Each(batch.iter().map(judge).collect()) })
 }

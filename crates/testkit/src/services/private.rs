@@ -1,6 +1,6 @@
 //! A server that belongs to one test, which may do anything to it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::{fs, io};
 
@@ -47,9 +47,24 @@ impl Private {
     /// As [`start`](Self::start) does.
     #[must_use]
     pub fn start_with(service: Service, options: &[&str]) -> Option<Self> {
+        let options = options.join(" ");
+        Self::start_in(service, &[("SEMEL_SERVER_OPTIONS", options.as_str())])
+    }
+
+    /// The same, with further variables of the environment, as the service's script knows them.
+    ///
+    /// ```no_run
+    /// # use semel_testkit::services::{Private, Service};
+    /// let server = Private::start_in(Service::Kafka, &[("SEMEL_KAFKA_JVM", "-XX:+UseSerialGC")]);
+    /// ```
+    ///
+    /// # Panics
+    /// As [`start`](Self::start) does.
+    #[must_use]
+    pub fn start_in(service: Service, variables: &[(&str, &str)]) -> Option<Self> {
         let folder = readable_folder().expect("a folder for the server");
         let started = command(service, "start", folder.path())
-            .env("SEMEL_SERVER_OPTIONS", options.join(" "))
+            .envs(variables.iter().copied())
             .output()
             .expect("scripts/server runs");
         let warning = String::from_utf8_lossy(&started.stderr).into_owned();
@@ -58,15 +73,22 @@ impl Private {
             return None;
         }
         assert!(started.status.success(), "{} did not start: {warning}", service.as_str());
-        let address = folder.path().join(service.as_str()).join("address");
-        let address = fs::read_to_string(address).expect("its address").trim().to_owned();
-        Some(Self { service, folder, address })
+        let mut server = Self { service, folder, address: String::new() };
+        let address = fs::read_to_string(server.folder().join("address")).expect("its address");
+        address.trim().clone_into(&mut server.address);
+        Some(server)
     }
 
     /// Its address, in the form of [`Service::variable`].
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Where its data and its settings are.
+    #[must_use]
+    pub fn folder(&self) -> PathBuf {
+        self.folder.path().join(self.service.as_str())
     }
 
     /// Kills it as a crash would.
@@ -90,8 +112,7 @@ impl Private {
     /// # Panics
     /// When `prlimit` is not there, or fails.
     pub fn limit_files(&self, bytes: u64) {
-        let process = self.folder.path().join(self.service.as_str()).join("pid");
-        let process = fs::read_to_string(process).expect("its process id");
+        let process = fs::read_to_string(self.folder().join("pid")).expect("its process id");
         let limited = Command::new("prlimit")
             .args(["--pid", process.trim(), &format!("--fsize={bytes}:")])
             .status()

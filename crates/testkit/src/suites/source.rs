@@ -53,6 +53,14 @@ pub trait SourceProbe: WriteProbe {
         Ok(())
     }
 
+    /// Whether an event that fell due before it was read comes behind what was written until then.
+    ///
+    /// # Errors
+    /// Why not.
+    fn places_when_due(&self) -> Ran {
+        self.schedules()
+    }
+
     /// Whether it notices a commit by itself.
     ///
     /// # Errors
@@ -99,6 +107,7 @@ macro_rules! source_suite {
             a_scheduled_event_waits_for_its_time
             a_scheduled_event_survives_a_crash
             a_scheduled_event_takes_its_place_when_due
+            an_event_that_fell_due_unread_takes_its_place_all_the_same
             a_storm_of_crashes_and_retries_loses_and_reorders_nothing
         }
     };

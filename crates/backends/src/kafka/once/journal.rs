@@ -5,18 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::{AdminOptions, NewTopic, TopicReplication};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 use semel_core::coordination::Share;
 use semel_core::{EventId, Failure};
-use tokio::task::spawn_blocking;
 use uuid::Uuid;
 
 use super::super::error;
+use super::super::topic::{Admin, count_partitions, until_it_appears};
 
 /// The journal of a pipeline, as one share of it uses it.
 #[derive(Clone, Debug)]
@@ -44,11 +43,11 @@ pub(super) enum Kind {
     Old,
 }
 
-/// A record of the journal.
-pub(super) struct Line {
-    pub(super) partition: i32,
-    pub(super) key: String,
-    pub(super) value: Option<Vec<u8>>,
+/// A record of the journal, or of the ids of an inbox.
+pub(in crate::kafka) struct Line {
+    pub(in crate::kafka) partition: i32,
+    pub(in crate::kafka) key: String,
+    pub(in crate::kafka) value: Option<Vec<u8>>,
 }
 
 /// What the journal says.
@@ -89,17 +88,10 @@ impl Journal {
             client.create().map_err(|error| error::failure("look for the journal", error))?;
         let admin = Arc::new(admin);
         let wanted = i32::try_from(share.of).unwrap_or(1);
-        let deadline = Instant::now() + patience;
         let mut partitions = count_partitions(&admin, &topic, patience).await?;
         if partitions == 0 {
             create(&admin, &topic, wanted, patience).await?;
-        }
-        while partitions == 0 {
-            if Instant::now() > deadline {
-                return Err(error::no_answer("the journal does not appear"));
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            partitions = count_partitions(&admin, &topic, patience).await?;
+            partitions = until_it_appears(&admin, &topic, patience).await?;
         }
         Ok(Self { id: id.to_owned(), share, topic, partitions })
     }
@@ -270,22 +262,6 @@ fn encode(events: &[EventId]) -> Vec<u8> {
 fn decode(value: &[u8]) -> impl Iterator<Item = EventId> {
     let id = |bytes: &[u8]| Uuid::from_slice(bytes).ok().map(EventId::from_uuid);
     value.chunks_exact(16).filter_map(id)
-}
-
-type Admin = AdminClient<DefaultClientContext>;
-
-async fn count_partitions(
-    admin: &Arc<Admin>,
-    topic: &str,
-    patience: Duration,
-) -> Result<i32, Failure> {
-    let (admin, name) = (Arc::clone(admin), topic.to_owned());
-    let asking = spawn_blocking(move || admin.inner().fetch_metadata(Some(&name), patience));
-    let metadata = asking.await.unwrap_or(Err(KafkaError::Canceled));
-    let metadata = metadata.map_err(|error| error::failure("look for the journal", error))?;
-    let found = metadata.topics().iter().find(|found| found.name() == topic);
-    let partitions = found.filter(|found| found.error().is_none()).map(|it| it.partitions().len());
-    Ok(i32::try_from(partitions.unwrap_or(0)).unwrap_or(i32::MAX))
 }
 
 async fn create(

@@ -15,7 +15,9 @@ use semel_core::{EventId, Failure, Message, Published, Sink};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+pub(super) use self::journal::Line;
 use self::tenure::Tenure;
+pub(super) use self::transactor::{Ended, Load, Transactor};
 use self::worker::{Order, Parcel, Worker};
 use super::config::KafkaConfig;
 use super::dispatch::{self, Carrier};

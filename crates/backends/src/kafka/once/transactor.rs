@@ -20,6 +20,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use semel_core::{Failure, Message};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 use super::super::error;
 use super::super::record::Record;
@@ -27,7 +28,7 @@ use super::super::session::{Flight, Ticket, lock};
 use super::journal::Line;
 
 /// A transactional producer.
-pub(super) struct Transactor {
+pub(in crate::kafka) struct Transactor {
     /// Taken when it is dropped.
     producer: Option<Arc<TransactionalProducer>>,
     id: String,
@@ -37,7 +38,7 @@ pub(super) struct Transactor {
 type TransactionalProducer = ThreadedProducer<Reports>;
 
 /// What became of a transaction.
-pub(super) enum Ended {
+pub(in crate::kafka) enum Ended {
     Committed,
     /// Nothing of it will be there; these places of it are why.
     Aborted(Vec<(usize, KafkaError)>),
@@ -46,10 +47,10 @@ pub(super) enum Ended {
 }
 
 /// What a transaction consists of. Its places are those of the messages, then those of the lines.
-pub(super) struct Load {
-    pub(super) messages: Vec<(Message, Record)>,
-    pub(super) topic: String,
-    pub(super) lines: Vec<Line>,
+pub(in crate::kafka) struct Load {
+    pub(in crate::kafka) messages: Vec<(Message, Record)>,
+    pub(in crate::kafka) topic: String,
+    pub(in crate::kafka) lines: Vec<Line>,
 }
 
 impl Transactor {
@@ -57,7 +58,7 @@ impl Transactor {
     ///
     /// # Errors
     /// `Unavailable` when nobody answers, `Misconfigured` when it may not have this id.
-    pub(super) async fn open(
+    pub(in crate::kafka) async fn open(
         client: &ClientConfig,
         id: &str,
         patience: Duration,
@@ -84,7 +85,7 @@ impl Transactor {
     }
 
     /// One transaction from beginning to end; the last one, unless it is committed.
-    pub(super) async fn transact(&self, load: Load) -> Ended {
+    pub(in crate::kafka) async fn transact(&self, load: Load) -> Ended {
         let Some(producer) = self.producer.clone() else {
             return Ended::Failed(self.no_answer());
         };
@@ -98,7 +99,7 @@ impl Transactor {
             biased;
             () = flight.landed() => {}
             () = flight.in_trouble() => {}
-            () = producer.context().trouble.notified() => {}
+            () = producer.context().trouble.notified() => self.hear_who_it_was(&flight).await,
             () = tokio::time::sleep(self.patience) => in_time = false,
         }
         let lost = flight.lost();
@@ -114,6 +115,16 @@ impl Transactor {
             Some(failure) => Ended::Failed(failure),
             None if !in_time => Ended::Failed(self.no_answer()),
             None => Ended::Aborted(lost),
+        }
+    }
+
+    /// librdkafka complains of a transaction a moment before it says which message was to blame.
+    async fn hear_who_it_was(&self, flight: &Flight) {
+        const A_MOMENT: Duration = Duration::from_secs(1);
+        let Some(producer) = &self.producer else { return };
+        if producer.client().fatal_error().is_none() && producer.context().forbidden().is_none() {
+            // If it is not said at all, the messages are tried again.
+            let _ = timeout(A_MOMENT, flight.in_trouble()).await;
         }
     }
 
@@ -244,5 +255,45 @@ impl ProducerContext<NoCustomPartitioner> for Reports {
 
     fn delivery(&self, result: &DeliveryResult<'_>, ticket: Self::DeliveryOpaque) {
         ticket.land(result.as_ref().err().map(|(error, _)| error.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::Fault;
+
+    use super::*;
+
+    #[test]
+    fn who_may_not_have_an_id_is_told_so_when_it_begins() {
+        let id = "shop-1-of-1".to_owned();
+        let transactor = Transactor { producer: None, id, patience: Duration::ZERO };
+        let cases = [
+            (Code::TransactionalIdAuthorizationFailed, Fault::Misconfigured, "E-KAFKA-ACL"),
+            (Code::ClusterAuthorizationFailed, Fault::Misconfigured, "E-KAFKA-ACL"),
+            (Code::OperationTimedOut, Fault::Unavailable, "E-KAFKA-DOWN"),
+        ];
+        for (code, fault, name) in cases {
+            let failure = transactor.cannot_begin(KafkaError::Global(code));
+            assert_eq!((failure.fault(), failure.code()), (fault, name), "{code}");
+            assert!(failure.fix().is_some(), "{code}");
+        }
+    }
+
+    #[test]
+    fn a_topic_that_may_not_be_in_a_transaction_is_known_by_the_log() {
+        let reports = Reports::default();
+        assert!(reports.forbidden().is_none());
+        let log = |reason: &str| {
+            let line =
+                "Current transaction failed in state InTransaction: Failed to add partition(s)";
+            reports.log(RDKafkaLogLevel::Error, "TXNERR", &format!("{line} ({reason})"));
+        };
+        log("NOT_COORDINATOR");
+        assert!(reports.forbidden().is_none());
+        log("TOPIC_AUTHORIZATION_FAILED");
+        let failure = reports.forbidden().unwrap();
+        assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-KAFKA-ACL"));
+        assert!(failure.fix().is_some_and(|fix| fix.contains("Write")), "{failure}");
     }
 }

@@ -141,14 +141,15 @@ async fn readers(pool: &MySqlPool) -> Option<Vec<String>> {
 
 fn replication(grants: &Grants, needs: &Needs) -> Finding {
     const CODE: &str = "replication";
-    let user = &grants.user;
-    if grants.may_replicate() {
+    let (user, lacks) = (&grants.user, grants.lacks_for_log());
+    if lacks.is_empty() {
         return Finding::good(CODE, format!("{user} may read the log"));
     }
-    Finding::new(needs.log.lack(), CODE, format!("{user} may not read the log"))
+    let (what, lacks) = (lacks.join(" and "), lacks.join(", "));
+    Finding::new(needs.log.lack(), CODE, format!("{user} may not read the log: it lacks {what}"))
         .means(effect(needs))
         .fixed_by("an administrator runs this; or grant the role tailer of `semel grants`")
-        .with_sql(format!("GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {user};"))
+        .with_sql(format!("GRANT {lacks} ON *.* TO {user};"))
 }
 
 #[cfg(test)]

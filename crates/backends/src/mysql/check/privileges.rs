@@ -15,13 +15,26 @@ pub(super) struct Grants {
 }
 
 impl Grants {
-    pub(super) fn may_replicate(&self) -> bool {
-        self.is_global("ALL PRIVILEGES") || self.is_global("REPLICATION SLAVE")
+    /// What is missing to be sent the log, and to ask where it ends.
+    pub(super) fn lacks_for_log(&self) -> Vec<&'static str> {
+        // MariaDB calls the second one by another name.
+        let needed: [(&str, &[&str]); 2] = [
+            ("REPLICATION SLAVE", &["REPLICATION SLAVE"]),
+            ("REPLICATION CLIENT", &["REPLICATION CLIENT", "BINLOG MONITOR", "SUPER"]),
+        ];
+        let lacks = needed.iter().filter(|(_, names)| !self.has_any(names));
+        lacks.map(|(name, _)| *name).collect()
+    }
+
+    fn has_any(&self, names: &[&str]) -> bool {
+        self.is_global("ALL PRIVILEGES") || names.iter().any(|name| self.is_global(name))
     }
 
     fn is_global(&self, privilege: &str) -> bool {
         self.lines.iter().any(|line| {
-            line.split_once(" ON *.* ").is_some_and(|(granted, _)| granted.contains(privilege))
+            let line = line.strip_prefix("GRANT ").unwrap_or(line);
+            line.split_once(" ON *.* ")
+                .is_some_and(|(granted, _)| granted.split(',').any(|one| one.trim() == privilege))
         })
     }
 }
@@ -50,9 +63,19 @@ const NEEDED: &[(&str, &str, &[&str])] = &[
     ("semel_share", "pipeline", ALL),
     ("semel_mapped", "pipeline", ALL),
     ("semel_mapped_parked", "pipeline", ALL),
-    ("semel_audit", "pipeline", &["SELECT", "INSERT"]),
+    ("semel_audit", "pipeline", ALL_BUT_DELETE),
 ];
 const ALL: &[&str] = &["SELECT", "INSERT", "UPDATE", "DELETE"];
+const ALL_BUT_DELETE: &[&str] = &["SELECT", "INSERT", "UPDATE"];
+
+/// The only column of a table that it may change, if it may not change all.
+fn only_column(table: &str, privilege: &str) -> Option<&'static str> {
+    match (table, privilege) {
+        ("semel_outbox", "UPDATE") => Some("position"),
+        ("semel_audit", "UPDATE") => Some("events"),
+        _ => None,
+    }
+}
 
 /// Asks how statements would be executed, which needs the same privileges and does nothing.
 pub(super) async fn missing(pool: &MySqlPool) -> Result<Finding, Failure> {
@@ -62,10 +85,11 @@ pub(super) async fn missing(pool: &MySqlPool) -> Result<Finding, Failure> {
     for (table, column, privileges) in NEEDED {
         let mut lacks = Vec::new();
         for privilege in *privileges {
-            if !may(pool, table, column, privilege).await? {
-                lacks.push(match (*table, *privilege) {
-                    ("semel_outbox", "UPDATE") => "UPDATE (position)",
-                    _ => privilege,
+            let only = only_column(table, privilege);
+            if !may(pool, table, only.unwrap_or(column), privilege).await? {
+                lacks.push(match only {
+                    Some(column) => format!("{privilege} ({column})"),
+                    None => (*privilege).to_owned(),
                 });
             }
         }
@@ -114,4 +138,59 @@ pub(super) fn excess(grants: &Grants) -> Finding {
     Finding::advice(CODE, format!("{user} may do everything on the whole server"))
         .means("whoever takes over the relay can change or remove what was to be published")
         .fixed_by("connect as a user with a role of `semel grants`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grants(lines: &[&str]) -> Grants {
+        let lines = lines.iter().map(|line| (*line).to_owned()).collect();
+        Grants { user: "'relay'@'%'".into(), lines }
+    }
+
+    #[test]
+    fn the_log_needs_two_privileges_by_whatever_name() {
+        const SLAVE: &str = "REPLICATION SLAVE";
+        const CLIENT: &str = "REPLICATION CLIENT";
+        let cases: &[(&[&str], &[&str])] = &[
+            (&["GRANT USAGE ON *.* TO `relay`@`%`"], &[SLAVE, CLIENT]),
+            (&["GRANT REPLICATION SLAVE ON *.* TO `relay`@`%`"], &[CLIENT]),
+            (&["GRANT REPLICATION CLIENT ON *.* TO `relay`@`%`"], &[SLAVE]),
+            (&["GRANT BINLOG MONITOR ON *.* TO `relay`@`%`"], &[SLAVE]),
+            (&["GRANT SUPER ON *.* TO `relay`@`%`"], &[SLAVE]),
+            (&["GRANT REPLICATION SLAVE ADMIN ON *.* TO `relay`@`%`"], &[SLAVE, CLIENT]),
+            (&["GRANT BINLOG MONITOR, REPLICATION SLAVE ADMIN ON *.* TO `r`@`%`"], &[SLAVE]),
+            (&["GRANT REPLICATION_SLAVE_ADMIN,BINLOG_ADMIN ON *.* TO `r`@`%`"], &[SLAVE, CLIENT]),
+            (&["GRANT ALL PRIVILEGES ON `shop`.* TO `relay`@`%`"], &[SLAVE, CLIENT]),
+            (&["GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO `relay`@`%`"], &[]),
+            (&["GRANT REPLICATION SLAVE, BINLOG MONITOR ON *.* TO `relay`@`%`"], &[]),
+            (&["GRANT SUPER, REPLICATION SLAVE ON *.* TO `relay`@`%`"], &[]),
+            (&["GRANT ALL PRIVILEGES ON *.* TO `root`@`localhost` WITH GRANT OPTION"], &[]),
+            (
+                &[
+                    "GRANT `semel_tailer` TO `relay`@`%`",
+                    "GRANT REPLICATION SLAVE ON *.* TO `relay`@`%`",
+                    "GRANT BINLOG MONITOR ON *.* TO `semel_tailer`",
+                ],
+                &[],
+            ),
+        ];
+        for (lines, lacks) in cases {
+            assert_eq!(grants(lines).lacks_for_log(), *lacks, "{lines:?}");
+        }
+    }
+
+    /// What `semel check` asks for on single columns is what `semel grants` gives.
+    #[test]
+    fn columns_are_granted_as_they_are_asked_for() {
+        let granted = crate::mysql::grants_sql("semel").unwrap();
+        for (table, _, privileges) in NEEDED {
+            for column in privileges.iter().filter_map(|one| only_column(table, one)) {
+                let on = |line: &&str| line.contains(&format!("ON {table} TO `semel_poller`"));
+                let line = granted.lines().find(on).unwrap();
+                assert!(line.contains(&format!("UPDATE ({column})")), "{line}");
+            }
+        }
+    }
 }

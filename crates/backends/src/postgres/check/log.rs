@@ -172,11 +172,12 @@ where temporary and database = current_database() and slot_name like 'semel\\_%'
         .fixed_by("end transactions that are open for long, or raise log_budget of the source"))
 }
 
-/// Slots that nobody reads, with the bytes they hold back.
+/// Slots that nobody reads, with the bytes they hold back. That of a standby belongs to no database,
+/// and may have no log before it is read for the first time.
 const LEFT: &str = "\
-select slot_name::text, coalesce(wal_status, 'lost'),
+select slot_name::text, wal_status,
     coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,
-    database = current_database() and slot_name like 'semel\\_%' is true
+    (database = current_database() and slot_name like 'semel\\_%') is true
 from pg_replication_slots where not active and slot_name !~ '^semel_messages_[0-9]+$'
 order by 3 desc, 1";
 
@@ -185,20 +186,26 @@ async fn slots_left(
     findings: &mut Vec<Finding>,
 ) -> Result<(), Failure> {
     const CODE: &str = "slot-left";
-    let left: Vec<(String, String, i64, bool)> =
-        sqlx::query_as(LEFT)
-            .fetch_all(connection)
-            .await
-            .map_err(failure("look at the replication slots"))?;
+    let left: Vec<(String, Option<String>, i64, bool)> = sqlx::query_as(LEFT)
+        .fetch_all(connection)
+        .await
+        .map_err(failure("look at the replication slots"))?;
     if left.is_empty() {
         findings.push(Finding::good(CODE, "every replication slot has a reader"));
     }
     for (name, status, bytes, is_ours) in left {
         let megabytes = bytes / (1024 * 1024);
-        let what = format!(
-            "nobody reads the slot {name} (log: {status}), which holds back {megabytes} MiB"
-        );
-        let effect = "the log grows until the disk is full, and then no event can be written";
+        let (holds, effect) = match status {
+            Some(status) => (
+                format!("(log: {status}), which holds back {megabytes} MiB"),
+                "the log grows until the disk is full, and then no event can be written",
+            ),
+            None => (
+                "(log: none reserved yet)".to_owned(),
+                "it takes the place of another slot; once it was read, it holds back log",
+            ),
+        };
+        let what = format!("nobody reads the slot {name} {holds}");
         let drop = format!("select pg_drop_replication_slot({});", literal(&name));
         findings.push(if is_ours {
             // The slots of semel are temporary: this one is no relay's.

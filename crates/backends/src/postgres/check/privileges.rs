@@ -27,6 +27,9 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("events", &["select"]),
 ];
 
+/// The columns that it may change in tables that it may not change otherwise.
+const CHANGED_COLUMNS: &[(&str, &str)] = &[("outbox", "txid"), ("audit", "events")];
+
 /// Says whether the user may look at the tables.
 pub(super) async fn look(
     connection: &mut PgConnection,
@@ -76,13 +79,20 @@ where not case when c.relkind = 'S' then has_sequence_privilege(c.oid, n.privile
     else has_table_privilege(c.oid, n.privilege) end
 order by n.place";
 
-const HAS_MORE: &str = "\
-select coalesce((select has_column_privilege(c.oid, 'txid', 'update') from pg_class c
-        where c.relname = 'outbox' and c.relnamespace = n.oid), true),
-    array(select p.oid::regprocedure::text from pg_proc p
-        where p.pronamespace = n.oid and p.proname in ('add_partitions', 'drop_partition')
-        and not has_function_privilege(p.oid, 'execute') order by 1)
-from pg_namespace n where n.nspname = 'semel'";
+const HAS_COLUMNS: &str = "\
+select n.relation, n.name from unnest($1::text[], $2::text[]) with ordinality
+    as n (relation, name, place)
+join pg_class c on c.relname = n.relation
+    and c.relnamespace = (select oid from pg_namespace where nspname = 'semel')
+where not has_column_privilege(c.oid, n.name, 'update')
+order by n.place";
+
+const HAS_FUNCTIONS: &str = "\
+select p.oid::regprocedure::text
+from pg_proc p join pg_namespace n on n.oid = p.pronamespace and n.nspname = 'semel'
+where p.proname in ('add_partitions', 'drop_partition')
+    and not has_function_privilege(p.oid, 'execute')
+order by 1";
 
 /// What would grant all that is missing.
 async fn missing(
@@ -99,8 +109,15 @@ async fn missing(
         .fetch_all(&mut *connection)
         .await
         .map_err(failed())?;
-    let (may_set_txid, functions): (bool, Vec<String>) =
-        sqlx::query_as(HAS_MORE).fetch_one(connection).await.map_err(failed())?;
+    let (relations, columns): (Vec<&str>, Vec<&str>) = CHANGED_COLUMNS.iter().copied().unzip();
+    let columns: Vec<(String, String)> = sqlx::query_as(HAS_COLUMNS)
+        .bind(relations)
+        .bind(columns)
+        .fetch_all(&mut *connection)
+        .await
+        .map_err(failed())?;
+    let functions: Vec<String> =
+        sqlx::query_scalar(HAS_FUNCTIONS).fetch_all(connection).await.map_err(failed())?;
     let user = quoted(user);
     let mut sql = Vec::new();
     if !may_enter {
@@ -111,8 +128,8 @@ async fn missing(
         let privileges = privileges.join(", ");
         sql.push(format!("grant {privileges} on {kind}semel.{relation} to {user};"));
     }
-    if !may_set_txid {
-        sql.push(format!("grant update (txid) on semel.outbox to {user};"));
+    for (relation, column) in columns {
+        sql.push(format!("grant update ({column}) on semel.{relation} to {user};"));
     }
     sql.extend(functions.iter().map(|name| format!("grant execute on function {name} to {user};")));
     Ok(sql)
@@ -165,9 +182,12 @@ async fn excess(
     for (relation, privilege, grantee) in granted.into_iter().filter(is_excess) {
         let kind = if relation.ends_with("_seq") { "sequence " } else { "" };
         revoked.push(format!("revoke {privilege} on {kind}semel.{relation} from {grantee};"));
-        if (relation.as_str(), privilege.as_str()) == ("outbox", "update") {
-            // What was granted on single columns goes with it.
-            revoked.push(format!("grant update (txid) on semel.outbox to {grantee};"));
+        // What was granted on single columns goes with it.
+        let of_columns = CHANGED_COLUMNS.iter().filter(|(name, _)| *name == relation);
+        if privilege == "update" {
+            revoked.extend(of_columns.map(|(_, column)| {
+                format!("grant update ({column}) on semel.{relation} to {grantee};")
+            }));
         }
     }
     if *may_create {

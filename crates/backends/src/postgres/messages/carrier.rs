@@ -172,8 +172,9 @@ impl Carrier {
                 tx.commit().await.map_err(failure("carry messages"))?;
                 inserted
             }
-            // The keys of a partitioned outbox are in another table, whose refusal ends everything.
-            Err(error) if is_duplicate(&error) => {
+            // The keys of a partitioned outbox are in another table, whose refusal ends everything;
+            // and one event that cannot be stored would hold back all others, and the log.
+            Err(error) if is_duplicate(&error) || is_of_an_event(&error) => {
                 drop(tx);
                 self.insert_each(events).await?
             }
@@ -182,6 +183,7 @@ impl Carrier {
         self.tell_duplicates(events, &inserted).await
     }
 
+    /// Those that are there now, or were told to be left out.
     async fn insert_each(&self, events: &[Event]) -> Result<Vec<Uuid>, Failure> {
         let mut inserted = Vec::new();
         for event in events {
@@ -192,6 +194,12 @@ impl Carrier {
                     inserted.extend(one);
                 }
                 Err(error) if is_duplicate(&error) => {}
+                Err(error) if is_of_an_event(&error) => {
+                    let (id, why) = (&event.id, failure("carry a message")(error));
+                    let code = why.code();
+                    tracing::error!(code, %id, "a message is left out: {why}");
+                    inserted.push(*id.as_uuid());
+                }
                 Err(error) => return Err(failure("carry a message")(error)),
             }
         }
@@ -223,6 +231,13 @@ impl Carrier {
 
 fn is_duplicate(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(DatabaseError::is_unique_violation)
+}
+
+/// Whether the table has no room for what is in an event, and so never will. A constraint (class 23)
+/// is somebody's own, who can take it back: until then messages wait.
+fn is_of_an_event(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    code.is_some_and(|code| code.starts_with("22"))
 }
 
 /// What was read and is not in the outbox yet.

@@ -129,6 +129,9 @@ mod tests {
             &whole.replace("\"payload\":\"{}\"", "\"payload_base64\":\"*\""),
             &whole.replace("\"payload\":\"{}\"", "\"content_type\":\"text/plain\""),
             &whole.replace("\"{}\"", "\"{}\",\"created_at\":\"yesterday\""),
+            &whole.replace("\"{}\"", "\"{}\",\"content_type\":\"\""),
+            &whole.replace("\"{}\"", "\"{}\",\"content_type\":\"text/plain\\u0000\""),
+            &whole.replace("\"{}\"", "\"{}\",\"content_type\":\"text/plain\\r\\n\""),
         ];
         assert!(decode(whole.as_bytes()).is_ok());
         for text in wrong {

@@ -40,7 +40,8 @@ async fn a_topic_that_is_missing_is_told_at_once() {
 async fn a_dead_letter_that_is_not_taken_stops_the_consumer() {
     let Some(brokers) = service(Service::Kafka) else { return };
     let group = Group::at(&brokers).await;
-    topics::alter(&brokers, &format!("{}.dead", group.topic), "max.message.bytes", "500").await;
+    topics::alter(&brokers, &format!("{}.dead", group.topic), &[("max.message.bytes", "500")])
+        .await;
     let large = event("a", 1).with_bytes("application/octet-stream", vec![7; 1_000]);
     group.publish(vec![large.clone()]).await;
     let mut drive = Drive::open(&group).await;

@@ -1,14 +1,15 @@
 //! The shared suites, for the shape of a polling publisher. Payloads are bytes, and there are columns
 //! for everything an event can have, because the suites write such events.
 
-use semel_backends::mapped::{MappedAdmin, MappedSource, Mapping};
+use semel_backends::mapped::{MappedAdmin, MappedSource};
 use semel_backends::mysql::{MySql, Transaction};
+use semel_core::Event;
 use semel_core::outbox::AppendError;
-use semel_core::{Event, Failure, Timestamp};
-use semel_testkit::probe::{Probe, Ran, WriteProbe};
+use semel_testkit::probe::{Probe, Ran, Skip, WriteProbe};
 use semel_testkit::suites::admin::AdminProbe;
 use semel_testkit::suites::source::SourceProbe;
 
+use super::super::{complete_polling_publisher, write_event};
 use super::Database;
 
 semel_testkit::source_suite!(MappedProbe);
@@ -27,14 +28,6 @@ const INSERT: &str = "INSERT INTO outbox (event_id, aggregate_type, aggregate_id
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, timestamp'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND,
     timestamp'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND)";
 
-fn mapping() -> Mapping {
-    Mapping::polling_publisher("outbox")
-        .event_id("event_id")
-        .content_type("content_type")
-        .headers("headers")
-        .available_at("available_at")
-}
-
 struct MappedProbe {
     database: Database,
     admin: MappedAdmin,
@@ -46,7 +39,7 @@ impl Probe for MappedProbe {
     async fn fresh() -> Option<Self> {
         let database = Database::new().await?;
         database.run(TABLE).await;
-        let admin = database.store.mapped_admin("orders", &mapping());
+        let admin = database.store.mapped_admin("orders", &complete_polling_publisher());
         Some(Self { database, admin })
     }
 }
@@ -60,23 +53,7 @@ impl WriteProbe for MappedProbe {
 
     async fn append(&self, tx: &mut Self::Tx, events: &[Event]) -> Result<(), AppendError> {
         for event in events {
-            sqlx::query(INSERT)
-                .bind(event.id.to_string())
-                .bind(&event.aggregate_type)
-                .bind(&event.aggregate_id)
-                .bind(&event.event_type)
-                .bind(event.payload.bytes().to_vec())
-                .bind(event.payload.content_type())
-                .bind(serde_json::to_string(&event.headers).unwrap())
-                .bind(event.idempotency_key().into_owned())
-                .bind(event.created_at.as_microsecond())
-                .bind(event.available_at.map(Timestamp::as_microsecond))
-                .execute(&mut **tx)
-                .await
-                .map_err(|error| {
-                    let failure = Failure::refused("E-TEST", "insert").with_source(error);
-                    AppendError::Store(failure)
-                })?;
+            write_event!(INSERT, event, tx)?;
         }
         Ok(())
     }
@@ -95,7 +72,11 @@ impl SourceProbe for MappedProbe {
     type Source = MappedSource;
 
     async fn open(&self) -> MappedSource {
-        self.database.store.mapped_source("orders", &mapping()).await.unwrap()
+        self.database.store.mapped_source("orders", &complete_polling_publisher()).await.unwrap()
+    }
+
+    fn places_when_due(&self) -> Ran {
+        Err(Skip::because("the order column says where a row belongs"))
     }
 
     fn wakes(&self) -> Ran {

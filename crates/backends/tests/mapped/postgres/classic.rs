@@ -4,7 +4,7 @@ use semel_backends::mapped::{LaneOrder, Mapping};
 use semel_core::admin::{AdminStore, Filter, Selection, State};
 use semel_core::{Outcome, Settlement, Source};
 
-use super::super::{dead, deliver_all, retry_now, settle, take};
+use super::super::{dead, deliver_all, inserts, retry_now, settle, take};
 use super::Database;
 
 const TRANSACTIONAL_OUTBOX: &str = "create table outbox (id uuid primary key,
@@ -21,11 +21,7 @@ const POLLING_PUBLISHER: &str = "create table outbox (id bigserial primary key,
 
 /// Writes events of these lanes, one after the other.
 async fn write(database: &Database, lanes: &[&str]) {
-    for (number, lane) in lanes.iter().enumerate() {
-        let insert = format!(
-            "insert into outbox (aggregate_type, aggregate_id, event_type, payload, idempotency_key)
-            values ('order', '{lane}', 'OrderPlaced', '{{\"total\": {number}}}', '{lane}-{number}')"
-        );
+    for insert in inserts(lanes) {
         database.run(&insert).await;
     }
 }
@@ -66,34 +62,17 @@ async fn a_polling_publisher_has_true_marks_and_counts() {
     write(&database, &["good", "bad", "worse"]).await;
     let mapping = Mapping::polling_publisher("outbox");
     let mut source = database.store.mapped_source("orders", &mapping).await.unwrap();
-    let batch = take(&mut source).await;
-    settle(&mut source, &batch[0], Outcome::Delivered).await;
-    settle(&mut source, &batch[1], retry_now(1)).await;
-    settle(&mut source, &batch[2], dead()).await;
-    let count = async |lane: &str, condition: &str| {
-        let sql =
-            format!("select count(*) from outbox where aggregate_id = '{lane}' and {condition}");
-        database.number(&sql).await
-    };
+    let admin = database.store.mapped_admin("orders", &mapping);
     let waits = "not published and published_at is null";
     let is_published = "published and published_at is not null";
-    assert_eq!(count("good", &format!("{is_published} and retry_count = 0")).await, 1);
-    assert_eq!(count("bad", &format!("{waits} and retry_count = 1")).await, 1);
-    assert_eq!(count("worse", &format!("{waits} and retry_count = 5")).await, 1);
-
-    let again = take(&mut source).await;
-    assert_eq!((again.len(), again[0].message.attempt), (1, 2));
-    settle(&mut source, &again[0], retry_now(2)).await;
-    assert_eq!(count("bad", &format!("{waits} and retry_count = 2")).await, 1);
-    deliver_all(&mut source).await;
-    assert_eq!(count("bad", &format!("{is_published} and retry_count = 2")).await, 1);
-
-    let admin = database.store.mapped_admin("orders", &mapping);
-    let dead = Filter { state: Some(State::Dead), ..Filter::default() };
-    assert_eq!(admin.retry(&Selection::Matching(dead)).await.unwrap(), 1);
-    assert_eq!(count("worse", &format!("{waits} and retry_count = 0")).await, 1);
-    deliver_all(&mut source).await;
-    assert_eq!(count("worse", is_published).await, 1);
+    let number = async |sql: String| database.number(&sql).await;
+    super::super::a_polling_publisher_has_true_marks_and_counts(
+        &mut source,
+        &admin,
+        [waits, is_published],
+        number,
+    )
+    .await;
 }
 
 #[tokio::test]

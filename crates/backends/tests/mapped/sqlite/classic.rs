@@ -1,10 +1,9 @@
 //! The classic table as teams have it, and what is particular to SQLite.
 
 use semel_backends::mapped::{LaneOrder, Mapping};
-use semel_core::admin::{AdminStore, Filter, Selection, State};
-use semel_core::{Fault, Outcome};
+use semel_core::{AdminStore, Fault, Outcome};
 
-use super::super::{dead, deliver_all, retry_now, settle, take};
+use super::super::{deliver_all, inserts, retry_now, settle, take};
 use super::Database;
 
 const POLLING_PUBLISHER: &str = "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -26,11 +25,7 @@ async fn number(database: &Database, sql: &str) -> i64 {
 }
 
 async fn write(database: &Database, lanes: &[&str]) {
-    for (number, lane) in lanes.iter().enumerate() {
-        let insert = format!(
-            "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, idempotency_key)
-            VALUES ('order', '{lane}', 'OrderPlaced', '{{\"total\": {number}}}', '{lane}-{number}')"
-        );
+    for insert in inserts(lanes) {
         run(database, &insert).await;
     }
 }
@@ -42,33 +37,17 @@ async fn a_polling_publisher_has_true_marks_and_counts() {
     write(&database, &["good", "bad", "worse"]).await;
     let mapping = Mapping::polling_publisher("outbox");
     let mut source = database.store.mapped_source("orders", &mapping).await.unwrap();
-    let batch = take(&mut source).await;
-    settle(&mut source, &batch[0], Outcome::Delivered).await;
-    settle(&mut source, &batch[1], retry_now(1)).await;
-    settle(&mut source, &batch[2], dead()).await;
-    let count = async |lane: &str, condition: &str| {
-        let sql =
-            format!("SELECT count(*) FROM outbox WHERE aggregate_id = '{lane}' AND {condition}");
-        number(&database, &sql).await
-    };
+    let admin = database.store.mapped_admin("orders", &mapping);
     let waits = "published = 0 AND published_at IS NULL";
     let is_published = "published = 1 AND datetime(published_at) IS NOT NULL";
-    assert_eq!(count("good", &format!("{is_published} AND retry_count = 0")).await, 1);
-    assert_eq!(count("bad", &format!("{waits} AND retry_count = 1")).await, 1);
-    assert_eq!(count("worse", &format!("{waits} AND retry_count = 5")).await, 1);
-
-    let again = take(&mut source).await;
-    assert_eq!((again.len(), again[0].message.attempt), (1, 2));
-    settle(&mut source, &again[0], retry_now(2)).await;
-    deliver_all(&mut source).await;
-    assert_eq!(count("bad", &format!("{is_published} AND retry_count = 2")).await, 1);
-
-    let admin = database.store.mapped_admin("orders", &mapping);
-    let dead = Filter { state: Some(State::Dead), ..Filter::default() };
-    assert_eq!(admin.retry(&Selection::Matching(dead)).await.unwrap(), 1);
-    assert_eq!(count("worse", &format!("{waits} AND retry_count = 0")).await, 1);
-    deliver_all(&mut source).await;
-    assert_eq!(count("worse", is_published).await, 1);
+    let counted = async |sql: String| number(&database, &sql).await;
+    super::super::a_polling_publisher_has_true_marks_and_counts(
+        &mut source,
+        &admin,
+        [waits, is_published],
+        counted,
+    )
+    .await;
 }
 
 #[tokio::test]

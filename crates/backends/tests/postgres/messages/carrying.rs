@@ -107,6 +107,41 @@ async fn other_messages_are_nobodys_business() {
     assert_eq!(database.relay().await.lanes().await, ["42"]);
 }
 
+/// Nobody could refuse it to the writer, and it must not hold back the log for ever.
+#[tokio::test]
+async fn what_the_table_refuses_is_left_out() {
+    let database = messages!();
+    database.emit(&[event("a", 1), event("c", 3), event("a", 5)]).await;
+    // A time that PostgreSQL has no room for.
+    database
+        .run(
+            "select pg_logical_emit_message(true, 'semel', json_build_object('id', semel.uuid_v7(),
+                'aggregate_type', 'order', 'aggregate_id', 'd', 'event_type', 'Numbered',
+                'payload', '6', 'created_at', '-009000-01-01T00:00:00Z')::text)",
+        )
+        .await;
+    database.emit(&[event("c", 7)]).await;
+    database.carry_all().await;
+    let mut got = delivered_numbers(&database.relay().await.deliver_all(10).await);
+    got.sort_unstable();
+    assert_eq!(got, [1, 3, 5, 7]);
+}
+
+/// Somebody can take back what refuses them.
+#[tokio::test]
+async fn messages_wait_behind_a_constraint() {
+    let database = messages!();
+    database.run("alter table semel.outbox add constraint no_b check (aggregate_id <> 'b')").await;
+    database.emit(&[event("a", 1), event("b", 2)]).await;
+    let carrying = database.carrying().await;
+    assert!(timeout(Duration::from_secs(2), carrying.caught_up()).await.is_err());
+    database.run("alter table semel.outbox drop constraint no_b").await;
+    carrying.caught_up().await.unwrap();
+    let mut got = delivered_numbers(&database.relay().await.deliver_all(10).await);
+    got.sort_unstable();
+    assert_eq!(got, [1, 2]);
+}
+
 #[tokio::test]
 async fn a_large_transaction_is_carried_page_by_page() {
     const EVENTS: u64 = 20_000;

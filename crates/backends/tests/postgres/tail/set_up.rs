@@ -1,4 +1,7 @@
-//! Servers that do not allow it: a source that must tail says what to run, any other polls.
+//! Servers that do not allow it: a source that must tail says what to run, any other polls, and
+//! tails as soon as it may.
+
+use std::time::{Duration, Instant};
 
 use semel_backends::postgres::{PostgresConfig, PostgresStore, Tailing, publication_sql};
 use semel_core::diagnosis::{Log, Severity};
@@ -7,7 +10,8 @@ use semel_testkit::services::{Private, Service};
 use semel_testkit::workload::event;
 
 use super::super::check::finding;
-use super::super::{Relay, database};
+use super::super::{Database, Relay, database};
+use super::PATIENCE;
 
 /// It polls, and one that must tail is refused with this code.
 async fn is_refused(writer: &PostgresStore, store: &PostgresStore, code: &str) {
@@ -17,10 +21,10 @@ async fn is_refused(writer: &PostgresStore, store: &PostgresStore, code: &str) {
     let source = store.tailing_source("orders", Tailing::WherePossible).await.unwrap();
     let mut relay = Relay { source };
     relay.take(1).await;
-    tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+    tokio::time::sleep(Duration::from_millis(400)).await;
     for _ in 0..10 {
         relay.take(1).await;
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(!relay.source.is_tailing());
     let mut tx = writer.begin().await.unwrap();
@@ -69,9 +73,8 @@ async fn whether_it_tails_depends_on_the_release() {
     }
 }
 
-#[tokio::test]
-async fn a_user_without_replication() {
-    let database = database!();
+/// A user who may do all with the tables, and has not REPLICATION; and what it opens.
+async fn user_without_replication(database: &Database) -> (String, PostgresStore) {
     let role = database.pool().connect_options().get_database().unwrap().to_owned();
     database
         .run(&format!(
@@ -82,9 +85,79 @@ async fn a_user_without_replication() {
         .await;
     let url = database.url().replacen("postgres@", &format!("{role}@"), 1);
     let store = PostgresConfig::new(&url).unwrap().connect().await.unwrap();
+    (role, store)
+}
+
+#[tokio::test]
+async fn a_user_without_replication() {
+    let database = database!();
+    let (role, store) = user_without_replication(&database).await;
     is_refused(&database.store, &store, "E-TAIL-PRIVILEGE").await;
     store.close().await;
     database.run(&format!("drop owned by {role}; drop role {role}")).await;
+}
+
+/// Looks until it has been refused, and says that it polls for that.
+async fn polls_because(relay: &mut Relay, store: &PostgresStore, code: &str) {
+    const WHY: &str = "select coalesce(min(polling), '') from semel.cursor";
+    let began = Instant::now();
+    loop {
+        relay.take(1).await;
+        let why: String = sqlx::query_scalar(WHY).fetch_one(store.pool()).await.unwrap();
+        if why.starts_with(code) {
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "it never polls for {code}: {why}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!relay.source.is_tailing());
+}
+
+/// The relay goes on, and needs nobody who starts it again.
+#[tokio::test]
+async fn replication_is_granted_while_it_polls() {
+    let database = database!();
+    let (role, store) = user_without_replication(&database).await;
+    let source = store.tailing_source("orders", Tailing::WherePossible).await.unwrap();
+    let mut relay = Relay { source };
+    polls_because(&mut relay, &database.store, "E-TAIL-PRIVILEGE").await;
+    database.run(&format!("alter role {role} replication")).await;
+    relay.until(true).await;
+    database.commit(&[event("a", 1)]).await;
+    assert_eq!(relay.deliver_all(10).await.len(), 1);
+    drop(relay);
+    store.close().await;
+    database.run(&format!("drop owned by {role}; drop role {role}")).await;
+}
+
+/// That takes a restart of the server; the relay is not restarted.
+#[tokio::test]
+async fn the_log_tells_of_rows_after_a_restart_of_the_server() {
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let config = PostgresConfig::new(server.address()).unwrap();
+    let before = config.connect().await.unwrap();
+    set_wal_level(&before, "replica").await;
+    before.close().await;
+    server.restart();
+    let store = config.connect().await.unwrap();
+    store.migrate().await.unwrap();
+    let source = store.tailing_source("orders", Tailing::WherePossible).await.unwrap();
+    let mut relay = Relay { source };
+    polls_because(&mut relay, &store, "E-TAIL-WAL-LEVEL").await;
+    set_wal_level(&store, "logical").await;
+    server.restart();
+    let began = Instant::now();
+    // Its connection ended with the server.
+    while relay.source.next_batch(Limit::default()).await.is_err() {
+        assert!(began.elapsed() < PATIENCE, "it never connects again");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    relay.until(true).await;
+}
+
+async fn set_wal_level(store: &PostgresStore, level: &str) {
+    let sql = format!("alter system set wal_level = {level}");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(store.pool()).await.unwrap();
 }
 
 #[tokio::test]
@@ -146,11 +219,11 @@ async fn the_publication_comes_and_goes_with_the_tables() {
         assert!(database.store.migrate().await.unwrap().is_empty());
         assert_eq!(database.number(TOLD).await, 1, "{lost}");
     }
-    database.store.partition(std::time::Duration::from_secs(3600)).await.unwrap();
+    database.store.partition(Duration::from_secs(3600)).await.unwrap();
     assert_eq!(database.number(TOLD).await, 1, "of the divided outbox");
     let mut relay = database.tailing().await;
     database.commit(&[event("a", 1)]).await;
-    tokio::time::timeout(super::PATIENCE, relay.source.wakeup()).await.unwrap();
+    tokio::time::timeout(PATIENCE, relay.source.wakeup()).await.unwrap();
     assert_eq!(relay.deliver_all(10).await.len(), 1);
     relay.source.close().await;
 

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use semel_backends::postgres::{PostgresOutbox, PostgresStore, Tailing};
-use semel_core::{Event, Limit, Outcome, Settlement, Source};
+use semel_backends::postgres::{PostgresOutbox, PostgresSource, PostgresStore, Tailing};
+use semel_core::Event;
 use semel_testkit::workload::number;
 use tokio::time::timeout;
 
 use super::super::{Database, database};
 use super::PATIENCE;
+use crate::outboxes::tailing::read_through_hand_overs;
 
 const WRITERS: u64 = 16;
 pub(in super::super) const LANES: i64 = 12;
@@ -68,32 +69,9 @@ pub(in super::super) async fn write(
     }
 }
 
-/// Reads as an engine does: when it is woken, and every 100 ms. Counts how often it changed from one
-/// way to the other.
 async fn relay(store: PostgresStore, stop: Arc<AtomicBool>, changes: Arc<AtomicU64>) -> Vec<Event> {
-    let mut source = store.tailing_source("orders", Tailing::WherePossible).await.unwrap();
-    let (mut delivered, mut tailed) = (Vec::new(), false);
-    loop {
-        let was_over = stop.load(Ordering::Relaxed);
-        let batch = source.next_batch(Limit { events: 50, ..Limit::default() }).await.unwrap();
-        changes.fetch_add(u64::from(source.is_tailing() != tailed), Ordering::Relaxed);
-        tailed = source.is_tailing();
-        if was_over && batch.deliveries.is_empty() && !batch.more {
-            return delivered;
-        }
-        let settlements: Vec<_> = batch
-            .deliveries
-            .iter()
-            .map(|got| Settlement { receipt: got.receipt, outcome: Outcome::Delivered })
-            .collect();
-        delivered.extend(batch.deliveries.iter().map(|got| Event::clone(&got.message.event)));
-        if !settlements.is_empty() {
-            assert!(source.settle(&settlements).await.unwrap().is_held());
-        }
-        if !batch.more {
-            drop(timeout(Duration::from_millis(100), source.wakeup()).await);
-        }
-    }
+    let source = store.tailing_source("orders", Tailing::WherePossible).await.unwrap();
+    read_through_hand_overs(source, PostgresSource::is_tailing, stop, changes).await
 }
 
 /// Cuts the tail or takes its publication away, whenever the relay tails.

@@ -11,6 +11,7 @@ use terminal_size::{Width, terminal_size};
 use super::check::{Balance, Effects, Findings};
 use super::consumers::Department;
 use crate::args::DemoOptions;
+use crate::logging::wants_colours;
 
 /// Writes to standard output.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ impl View {
     pub(super) fn new(start: Instant) -> Self {
         let smart = env::var_os("TERM").is_none_or(|term| term != "dumb");
         let live = smart && io::stdout().is_terminal();
-        let colour = live && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let colour = live && wants_colours(env::var_os("NO_COLOR").as_deref());
         Self { start, live, colour, drawn: 0, last_line: None }
     }
 

@@ -27,7 +27,13 @@ fn a_documented_default_said_aloud_changes_nothing() {
 fn text(path: &str, variant: Option<&str>, key: &str, line: &str) -> String {
     let mut source = "url = \"postgres://localhost/shop\"\n".to_owned();
     let mut sink = sink(variant.unwrap_or("stdout"));
-    let (mut pipeline, mut end) = (String::new(), String::new());
+    // AWS takes no topic that is like the usual one.
+    let topic = match variant {
+        Some("sqs") => "topic = \"orders\"\n",
+        Some("sns") => "topic = \"arn:aws:sns:eu-central-1:123456789012:orders\"\n",
+        _ => "",
+    };
+    let (mut pipeline, mut end) = (topic.to_owned(), String::new());
     match path {
         "source.NAME" => source += line,
         "source.NAME.columns" => {

@@ -3,6 +3,8 @@
 #[cfg(feature = "full")]
 mod defaults;
 mod derived;
+#[cfg(feature = "full")]
+mod sinks;
 
 use std::fs;
 use std::time::Duration;
@@ -539,6 +541,16 @@ fn the_page_is_for_this_machine_unless_it_asks_who_one_is() {
             "listen = \"0.0.0.0:80\"\n".to_owned(),
             "f:10  [http] listen: other machines could reach it",
         ),
+        (
+            "listen = \"0.0.0.0:80\"\naccess = {}\n".into(),
+            "f:10  [http] listen: other machines could reach it",
+        ),
+        (
+            "listen = \"[::]:80\"\n[http.access]\n".into(),
+            "f:10  [http] listen: other machines could reach it",
+        ),
+        (format!("listen = \"0.0.0.0:80\"\n{olga}"), "token: is needed"),
+        ("listen = \"0.0.0.0:80\"\naccess = true\n".into(), "access: must be a table"),
         ("listen = \"nowhere\"\n".into(), "such as 127.0.0.1:9464"),
         ("[http.access.olga]\n".into(), "role: is needed"),
         (olga.into(), "token: is needed"),
@@ -552,6 +564,8 @@ fn the_page_is_for_this_machine_unless_it_asks_who_one_is() {
         let found = mistakes(&format!("{SMALLEST}[http]\n{more}"));
         assert!(found.iter().any(|one| one.contains(expected)), "{more}: {found:?}");
         assert!(!format!("{found:?}").contains("long enough"), "{found:?}");
+        let is_blamed = found.iter().any(|one| one.contains("other machines"));
+        assert_eq!(is_blamed, expected.contains("other machines"), "once is enough: {found:?}");
     }
 }
 

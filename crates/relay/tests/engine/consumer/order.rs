@@ -111,6 +111,23 @@ async fn an_event_older_than_what_is_remembered_is_refused_unless_it_is_forced()
     assert_eq!(world.database.get("a:5"), 1, "once, as long as it is remembered");
 }
 
+/// What counts is when it can have come for the first time.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_was_scheduled_or_has_no_date_is_not_old() {
+    let now = VirtualClock::START;
+    let world = World::new();
+    let mut scheduled = world.event("a", 5);
+    scheduled.created_at = Timestamp::from_second(now.as_second() - 30 * 86_400).unwrap();
+    scheduled.available_at = Some(now);
+    let mut undated = world.event("a", 6);
+    undated.created_at = Timestamp::UNIX_EPOCH;
+    for event in [scheduled, undated] {
+        world.publish(event).await;
+    }
+    assert_eq!(world.drain(world.builder()).await.dead, 0);
+    assert_eq!(world.effects(["a:5", "a:6"]), [1, 1]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_letter_is_known_not_to_have_taken_effect_however_old_it_is() {
     let world = World::new();

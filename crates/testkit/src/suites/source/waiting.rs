@@ -193,6 +193,28 @@ pub async fn a_scheduled_event_takes_its_place_when_due<P: SourceProbe>(probe: &
     Ok(())
 }
 
+/// The same when nobody read it until it was due, as after an outage of the relay: it comes behind
+/// what was written before it fell due.
+pub async fn an_event_that_fell_due_unread_takes_its_place_all_the_same<P: SourceProbe>(
+    probe: &Arc<P>,
+) -> Ran {
+    probe.places_when_due()?;
+    let mut drive = Drive::open(&**probe).await;
+    Skip::unless(drive.guarantees().lane_order, "it does not keep lanes in order")?;
+    let mut scheduled = event("a", 2).available_at(time_in(&**probe, P::TICK));
+    // By the clock that it is scheduled by, which may stand still.
+    scheduled.created_at = probe.now();
+    probe.commit_all(&[scheduled]).await;
+    probe.commit_all(&events("a", 0..2)).await;
+    probe.pass(P::TICK).await;
+    assert_eq!(delivered_numbers(&drive.drain(3).await), [0, 1, 2]);
+
+    let mut drive = drive.reopen().await;
+    probe.commit_all(&[event("a", 3)]).await;
+    assert_eq!(delivered_numbers(&drive.drain(1).await), [3], "its lane goes on");
+    Ok(())
+}
+
 async fn parking<P: SourceProbe>(probe: &Arc<P>) -> Result<Drive<'_, P>, Skip> {
     let drive = Drive::open(&**probe).await;
     Skip::unless(drive.guarantees().parking, "it does not park lanes")?;

@@ -1,0 +1,119 @@
+//! What is wrong between the keys of a sink, and between a sink and the topics of a pipeline.
+
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+
+use super::super::routing::USUAL_TOPIC;
+use super::*;
+
+/// The smallest file with another sink.
+fn to(sink: &str) -> String {
+    SMALLEST.replace("type = \"file\"\npath = \"events.ndjson\"", sink)
+}
+
+#[test]
+fn half_a_login_is_a_mistake() {
+    let with = |kind: &str, url: &str, line: &str| {
+        to(&format!("type = \"{kind}\"\nurl = \"{url}\"\n{line}"))
+    };
+    let user = "f:6  [sink.out] user: needs password beside it, and the other way round";
+    let password = "f:6  [sink.out] password: needs user beside it, and the other way round";
+    for (kind, url) in [
+        ("rabbitmq", "amqp://shop@localhost"),
+        ("nats", "nats://localhost"),
+        ("mqtt", "mqtt://localhost"),
+        ("redis", "redis://shop@localhost"),
+    ] {
+        check(&[
+            (with(kind, url, "user = \"shop\""), user),
+            (with(kind, url, "password = \"hunter2\""), password),
+        ]);
+        parse(&with(kind, url, "user = \"shop\"\npassword = \"hunter2\"")).unwrap();
+    }
+    check(&[
+        (with("redis", "redis://localhost", "user = \"shop\""), user),
+        (
+            with("nats", "nats://localhost", "user = \"shop\"\npassword_file = \"/missing\""),
+            "f:7  [sink.out] password_file: /missing: ",
+        ),
+        (
+            to("type = \"kafka\"\nbrokers = \"b:9092\"\ntls = { certificate_file = \"c\" }"),
+            "f:6  [sink.out.tls] certificate_file: needs key_file beside it",
+        ),
+        (
+            to("type = \"kafka\"\nbrokers = \"b:9092\"\ntls = { key_file = \"k\" }"),
+            "f:6  [sink.out.tls] key_file: needs certificate_file beside it",
+        ),
+        (
+            to("type = \"eventbridge\"\nsecret_access_key = \"hunter2\""),
+            "f:5  [sink.out] secret_access_key: needs access_key_id beside it",
+        ),
+        (
+            to("type = \"eventbridge\"\nsession_token = \"hunter2\""),
+            "f:5  [sink.out] session_token: needs access_key_id and secret_access_key beside it",
+        ),
+    ]);
+}
+
+#[tokio::test]
+async fn a_password_alone_is_that_of_the_default_user_of_redis() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let sink =
+        format!("type = \"redis\"\nurl = \"{url}\"\npassword = \"hunter2\"\ntimeout = \"5s\"");
+    let connecting = parse(&to(&sink)).unwrap().pipelines[0].sinks[0].connect.connect();
+    let listening = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut said = [0; 1024];
+        let length = stream.read(&mut said).await.unwrap();
+        String::from_utf8_lossy(&said[..length]).into_owned()
+    };
+    let (said, connected) = tokio::join!(listening, connecting);
+    assert!(connected.is_err(), "nobody answered");
+    assert!(said.contains("AUTH\r\n$7\r\ndefault\r\n$7\r\nhunter2\r\n"), "{said}");
+}
+
+#[test]
+fn the_usual_topic_is_that_of_the_library() {
+    let usual: semel_core::TopicTemplate = USUAL_TOPIC.parse().unwrap();
+    assert_eq!(format!("{usual:?}"), format!("{:?}", semel_core::TopicTemplate::default()));
+}
+
+#[test]
+fn topics_that_can_never_be_are_found_before_the_first_event() {
+    let arn = "type = \"sns\"\narn_prefix = \"arn:aws:sns:eu-central-1:123456789012:\"";
+    let usual = "f:6  [pipeline.orders] topic: \"{aggregate_type}.events\" cannot be a topic of";
+    let queue = to("type = \"sqs\"\nregion = \"eu-central-1\"");
+    let topic = |text: &str, topic: &str| format!("{text}topic = \"{topic}\"\n");
+    check(&[
+        (queue.clone(), &format!("{usual} sqs: a queue is named by")),
+        (to(arn), &format!("{usual} sns: a topic is named by")),
+        (to("type = \"sns\"\nregion = \"eu-central-1\""), &format!("{usual} sns: it is no ARN")),
+        (
+            format!("{queue}routing = \"debezium\"\n"),
+            "f:6  [pipeline.orders] topic: \"outbox.event.{aggregate_type}\" cannot be",
+        ),
+        (
+            topic(&to("type = \"kafka\"\nbrokers = \"b:9092\""), &"x".repeat(250)),
+            "f:9  [pipeline.orders] topic: \"xxx",
+        ),
+    ]);
+    for right in [
+        topic(&queue, "{aggregate_type}-events.fifo"),
+        topic(&to(arn), "{aggregate_type}-events"),
+        to("type = \"eventbridge\"\nregion = \"eu-central-1\""),
+    ] {
+        parse(&right).unwrap();
+    }
+}
+
+#[test]
+fn a_sink_that_cannot_take_the_topic_of_alerts_is_found() {
+    let alert = |sink: &str| format!("{SMALLEST}alert = \"night\"\n[sink.night]\n{sink}\n");
+    let queue = "type = \"sqs\"\nregion = \"eu-central-1\"";
+    check(&[(
+        alert(queue),
+        "f:9  [pipeline.orders] alert: alerts go to \"semel.dead_letter\", which sqs cannot take",
+    )]);
+    parse(&alert("type = \"file\"\npath = \"night.ndjson\"")).unwrap();
+}
