@@ -319,18 +319,20 @@ async fn a_handler_behind_a_lock_is_given_up_in_time() {
     let mut other = store.begin().await.unwrap();
     sqlx::raw_sql("insert into payments values (1)").execute(&mut *other).await.unwrap();
 
-    let consumer = Consumer::builder("payments", store.inbox())
-        .on("OrderPlaced", pay)
-        .handler_timeout(Duration::from_millis(300))
-        .build();
+    let consumer = |limit| {
+        let builder = Consumer::builder("payments", store.inbox()).on("OrderPlaced", pay);
+        builder.handler_timeout(limit).build()
+    };
     let message = [Message::first("orders", order(1))];
-    let given_up = timeout(Duration::from_secs(30), consumer.publish(&message)).await.unwrap();
+    let hasty = consumer(Duration::from_millis(300));
+    let given_up = timeout(Duration::from_secs(30), hasty.publish(&message)).await.unwrap();
     let Published::Each(verdicts) = given_up else { panic!("{given_up:?}") };
     let [Verdict::Failed(failure)] = &verdicts[..] else { panic!("{verdicts:?}") };
     assert_eq!(failure.code(), "E-HANDLER-TIMEOUT");
 
     other.rollback().await.unwrap();
-    let again = timeout(Duration::from_secs(30), consumer.publish(&message)).await.unwrap();
+    let patient = consumer(Duration::from_secs(20));
+    let again = timeout(Duration::from_secs(30), patient.publish(&message)).await.unwrap();
     assert!(again.all_confirmed(), "{again:?}");
     let count: i64 =
         sqlx::query_scalar("select count(*) from payments").fetch_one(store.pool()).await.unwrap();

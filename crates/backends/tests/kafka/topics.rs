@@ -97,8 +97,22 @@ pub(crate) async fn find_out<T: Send + 'static>(
 pub(crate) async fn alter(brokers: &str, topic: &str, settings: &[(&str, &str)]) {
     let entries = settings.iter().copied().collect();
     let change = AlterConfig { specifier: ResourceSpecifier::Topic(topic), entries };
-    let changed = admin(brokers).alter_configs([&change], &AdminOptions::new()).await;
+    let (admin, options) = (admin(brokers), AdminOptions::new());
+    let changed = admin.alter_configs([&change], &options).await;
     changed.expect("an answer")[0].as_ref().expect("the topic is changed");
+    let heard = async {
+        loop {
+            let specifier = ResourceSpecifier::Topic(topic);
+            let told = admin.describe_configs([&specifier], &options).await.expect("an answer");
+            let told = told.into_iter().next().unwrap().expect("its settings");
+            let value = |name| told.get(name).and_then(|entry| entry.value.as_deref());
+            if settings.iter().all(|(name, wanted)| value(name) == Some(wanted)) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, heard).await.expect("the broker hears of it");
 }
 
 fn admin(brokers: &str) -> AdminClient<DefaultClientContext> {
@@ -119,15 +133,8 @@ fn read_all(brokers: &str, topics: &[String]) -> Vec<Event> {
 
 /// What is committed; whatever is behind an open transaction is not.
 fn read_topic(brokers: &str, topic: &str) -> Vec<Event> {
-    let consumer: BaseConsumer = ClientConfig::new()
-        .set("bootstrap.servers", brokers)
-        .set("group.id", "reads-back")
-        .set("enable.auto.commit", "false")
-        .set("enable.partition.eof", "true")
-        .set("isolation.level", "read_committed")
-        .set("fetch.wait.max.ms", "20")
-        .create()
-        .expect("a consumer");
+    let consumer = consumer(brokers, "read_committed");
+    until_transactions_are_marked(&consumer, brokers, topic);
     let mut assignment = TopicPartitionList::new();
     for partition in 0..PARTITIONS {
         assignment.add_partition_offset(topic, partition, Offset::Beginning).unwrap();
@@ -145,6 +152,32 @@ fn read_topic(brokers: &str, topic: &str) -> Vec<Event> {
         }
     }
     events.into_values().flatten().collect()
+}
+
+/// The brokers answer a commit before they mark its end in every partition, and up to that mark nobody
+/// sees it. A transaction that stays open is not waited for.
+fn until_transactions_are_marked(committed: &BaseConsumer, brokers: &str, topic: &str) {
+    const MARKED_WITHIN: Duration = Duration::from_secs(2);
+    let (all, deadline) = (consumer(brokers, "read_uncommitted"), Instant::now() + MARKED_WITHIN);
+    let end = |consumer: &BaseConsumer, partition| {
+        consumer.fetch_watermarks(topic, partition, PATIENCE).expect("an end").1
+    };
+    let is_marked = |partition| end(committed, partition) == end(&all, partition);
+    while !(0..PARTITIONS).all(is_marked) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn consumer(brokers: &str, isolation: &str) -> BaseConsumer {
+    ClientConfig::new()
+        .set("bootstrap.servers", brokers)
+        .set("group.id", "reads-back")
+        .set("enable.auto.commit", "false")
+        .set("enable.partition.eof", "true")
+        .set("isolation.level", isolation)
+        .set("fetch.wait.max.ms", "20")
+        .create()
+        .expect("a consumer")
 }
 
 fn event(message: &BorrowedMessage<'_>) -> Event {

@@ -95,7 +95,7 @@ impl Page {
         }
     }
 
-    /// Gives the address up. Whoever is connected stays so.
+    /// Gives the address up.
     async fn close(&mut self) {
         self.listener = None;
         self.serving.shutdown().await;

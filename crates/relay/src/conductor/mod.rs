@@ -120,6 +120,8 @@ struct Unsettled {
     bytes: usize,
     /// Which of them the sink confirmed.
     delivered: Vec<EventId>,
+    /// Whether one of them changes what a fetch brings.
+    urgent: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -248,13 +250,16 @@ impl Conductor {
         }
     }
 
-    /// Settles first, so that a fetch reflects it; then fetches, if there is room.
+    /// Settles, or fetches if there is room. What was delivered may wait for a fetch: to settle costs
+    /// as much for many as for one. All else is settled first, so that a fetch reflects it.
     fn start_with_source(&mut self, now: Instant) {
         if self.source_circuit.probe_at().is_some_and(|at| at > now) {
             return;
         }
-        let settles = !self.unsettled.settlements.is_empty();
-        if !settles && !self.may_fetch(now) {
+        let fetches = self.may_fetch(now);
+        let waits = fetches && self.unsettled.may_wait(self.settings.in_flight_events);
+        let settles = !self.unsettled.settlements.is_empty() && !waits;
+        if !settles && !fetches {
             return;
         }
         let Some(mut source) = self.source.take() else { return };
@@ -338,6 +343,7 @@ impl Conductor {
 
 impl Unsettled {
     fn add(&mut self, receipt: Receipt, outcome: Outcome, bytes: usize) {
+        self.urgent |= outcome != Outcome::Delivered;
         self.settlements.push(Settlement { receipt, outcome });
         self.bytes += bytes;
     }
@@ -347,7 +353,13 @@ impl Unsettled {
         earlier.settlements.append(&mut self.settlements);
         earlier.delivered.append(&mut self.delivered);
         earlier.bytes += self.bytes;
+        earlier.urgent |= self.urgent;
         *self = earlier;
+    }
+
+    /// Until they are half of what may be in flight: the other half is on its way to the sink.
+    fn may_wait(&self, in_flight: usize) -> bool {
+        !self.urgent && self.settlements.len() < in_flight / 2
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::futures::Notified;
 
 use super::super::error;
 use super::super::session::lock;
-use super::memory::{Key, Memory, Second};
+use super::memory::{BYTES_PER_ID, Key, Memory, Second, cost};
 
 /// What all transactions of an inbox share.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub(super) struct Desk {
 struct Books {
     memory: Memory,
     in_hand: HashSet<Key>,
+    /// What the results of those will take.
+    promised: usize,
     state: State,
 }
 
@@ -50,7 +52,7 @@ pub(super) enum Taking {
 impl Desk {
     /// Nothing is known before the log was read.
     pub(super) fn new(memory: Memory) -> Arc<Self> {
-        let books = Books { memory, in_hand: HashSet::new(), state: State::Unsure };
+        let books = Books { memory, in_hand: HashSet::new(), promised: 0, state: State::Unsure };
         Arc::new(Self { books: Mutex::new(books), changed: Notify::new() })
     }
 
@@ -83,8 +85,8 @@ impl Desk {
         books.memory.expire(now());
         let known: Vec<_> = keys.iter().map(|key| books.memory.find(key)).collect();
         let new = known.iter().filter(|known| known.is_none()).count();
-        if new > 0 && books.memory.lacks_room_for(books.in_hand.len() + new) {
-            return Err(error::inbox_full(books.memory.bytes()));
+        if new > 0 {
+            books.expect_room_for(new * BYTES_PER_ID)?;
         }
         let seen = keys.iter().zip(known).map(|(key, known)| match known {
             Some(result) => Seen::Duplicate { result },
@@ -97,11 +99,28 @@ impl Desk {
         Ok(Taking::Done(seen.collect()))
     }
 
+    /// A message in these hands returned something, for which there must be room too.
+    pub(super) fn promise(
+        &self,
+        hands: &mut Hands,
+        key: &Key,
+        result: Bytes,
+    ) -> Result<(), Failure> {
+        let Some(held) = hands.results.get_mut(key) else { return Ok(()) };
+        let mut books = lock(&self.books);
+        let (size, before) = (cost(&result), held.as_ref().map_or(0, cost));
+        books.expect_room_for(size.saturating_sub(before))?;
+        books.promised = books.promised + size - before;
+        *held = Some(result);
+        Ok(())
+    }
+
     /// What is in these hands took effect.
     pub(super) fn keep(&self, mut hands: Hands) {
         let mut books = lock(&self.books);
         let at = now();
         for (key, result) in &mut hands.results {
+            books.promised -= result.as_ref().map_or(0, cost);
             books.memory.learn(key, at, result.take());
         }
         // The hands need it too, when they go.
@@ -116,14 +135,13 @@ impl Desk {
         result: Option<Bytes>,
     ) -> Result<(), Failure> {
         let mut books = lock(&self.books);
+        let before = books.memory.bytes();
         books.memory.learn(key, at, result);
-        if books.memory.lacks_room_for(0) {
+        if books.memory.bytes() > before && books.memory.lacks_room_for(0) {
             // What was kept in other partitions may be older than all of it.
             books.memory.put_in_order();
             books.memory.expire(now());
-            if books.memory.lacks_room_for(0) {
-                return Err(error::inbox_full(books.memory.bytes()));
-            }
+            return books.expect_room_for(0);
         }
         Ok(())
     }
@@ -143,13 +161,25 @@ impl Desk {
         lock(&self.books).memory.before(time, limit)
     }
 
-    fn release<'k>(&self, keys: impl Iterator<Item = &'k Key>) {
+    fn release(&self, results: &HashMap<Key, Option<Bytes>>) {
         let mut books = lock(&self.books);
-        for key in keys {
+        for (key, result) in results {
             books.in_hand.remove(key);
+            books.promised -= result.as_ref().map_or(0, cost);
         }
         drop(books);
         self.changed.notify_waiters();
+    }
+}
+
+impl Books {
+    /// Beside what is known, and what is in hand.
+    fn expect_room_for(&self, bytes: usize) -> Result<(), Failure> {
+        let in_hand = self.in_hand.len() * BYTES_PER_ID + self.promised;
+        if self.memory.lacks_room_for(in_hand.saturating_add(bytes)) {
+            return Err(error::inbox_full(self.memory.bytes()));
+        }
+        Ok(())
     }
 }
 
@@ -170,7 +200,7 @@ impl Hands {
 impl Drop for Hands {
     fn drop(&mut self) {
         if !self.results.is_empty() {
-            self.desk.release(self.results.keys());
+            self.desk.release(&self.results);
         }
     }
 }
@@ -238,12 +268,30 @@ mod tests {
 
     #[test]
     fn what_is_in_hand_needs_room_too() {
-        let (desk, [one, two, three]) = (desk(2 * super::super::memory::BYTES_PER_ID), keys());
+        let (desk, [one, two, three]) = (desk(2 * BYTES_PER_ID), keys());
         let mut hands = Hands::empty(&desk);
         let more = [two.clone(), three];
         assert_eq!(seen(desk.take(&mut hands, std::slice::from_ref(&one)).unwrap()), [Seen::First]);
         assert_eq!(desk.take(&mut hands, &more).err().unwrap().code(), "E-KAFKA-INBOX-FULL");
         assert_eq!(seen(desk.take(&mut hands, &[two]).unwrap()), [Seen::First]);
+    }
+
+    /// Whatever took effect can be read from the log again.
+    #[test]
+    fn what_is_returned_needs_room_too() {
+        let (desk, [one, two]) = (desk(4 * BYTES_PER_ID), keys());
+        let mut hands = Hands::empty(&desk);
+        assert_eq!(seen(desk.take(&mut hands, std::slice::from_ref(&one)).unwrap()), [Seen::First]);
+        let large = Bytes::from(vec![0; 3 * BYTES_PER_ID]);
+        let refused = desk.promise(&mut hands, &one, large).unwrap_err();
+        assert_eq!(refused.code(), "E-KAFKA-INBOX-FULL");
+        let fitting = Bytes::from(vec![0; 2 * BYTES_PER_ID]);
+        desk.promise(&mut hands, &one, fitting.clone()).unwrap();
+        assert!(desk.take(&mut hands, std::slice::from_ref(&two)).is_err());
+        desk.keep(hands);
+        // It is full, and what is known is no news.
+        desk.learn(&one, 1, Some(fitting)).unwrap();
+        assert!(desk.learn(&two, now(), None).is_err());
     }
 
     #[test]

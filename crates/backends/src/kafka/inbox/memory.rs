@@ -51,9 +51,9 @@ impl Memory {
         ids.known.get(&key.id).map(|_| ids.results.get(&key.id).cloned())
     }
 
-    /// Whether so many ids more are too many.
-    pub(super) fn lacks_room_for(&self, ids: usize) -> bool {
-        self.used.saturating_add(ids.saturating_mul(BYTES_PER_ID)) > self.room
+    /// Whether so many bytes more are too many.
+    pub(super) fn lacks_room_for(&self, bytes: usize) -> bool {
+        self.used.saturating_add(bytes) > self.room
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -131,7 +131,8 @@ impl Ids {
     }
 }
 
-fn cost(result: &Bytes) -> usize {
+/// What a result takes.
+pub(super) fn cost(result: &Bytes) -> usize {
     BYTES_PER_ID + result.len()
 }
 
@@ -191,7 +192,8 @@ mod tests {
     fn room_is_for_ids_and_for_results() {
         let mut memory = memory(4 * BYTES_PER_ID);
         memory.learn(&key("payments"), 1000, None);
-        assert!(!memory.lacks_room_for(3) && memory.lacks_room_for(4));
+        assert!(!memory.lacks_room_for(3 * BYTES_PER_ID));
+        assert!(memory.lacks_room_for(3 * BYTES_PER_ID + 1));
         memory.learn(&key("payments"), 1000, Some(vec![0; BYTES_PER_ID].into()));
         assert!(!memory.lacks_room_for(0) && memory.lacks_room_for(1));
     }

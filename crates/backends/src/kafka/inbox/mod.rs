@@ -187,7 +187,8 @@ impl InboxStore for KafkaInbox {
     }
 
     /// # Errors
-    /// `Refused` when it is larger than a message may be.
+    /// `Refused` when it is larger than a message may be, `Unavailable` when there is no room to
+    /// remember it.
     async fn store_result(
         &self,
         tx: &mut Self::Tx<'_>,
@@ -202,11 +203,7 @@ impl InboxStore for KafkaInbox {
         if size > limit {
             return Err(error::too_large(&self.topic, size, limit));
         }
-        let key = Key { consumer: consumer.into(), id };
-        if let Some(held) = tx.hands.results.get_mut(&key) {
-            *held = Some(result);
-        }
-        Ok(())
+        self.desk.promise(&mut tx.hands, &Key { consumer: consumer.into(), id }, result)
     }
 
     async fn commit(&self, tx: KafkaTx) -> Result<(), Failure> {

@@ -29,6 +29,8 @@ pub(super) struct Tenure {
     /// Behind our last mark; none before the first.
     positions: Vec<i64>,
     over: Option<Failure>,
+    /// Whether each message goes in a request of its own.
+    singly: bool,
 }
 
 /// What became of a transaction.
@@ -49,8 +51,8 @@ impl Tenure {
         let probe = KafkaSink::connect(config.connection.clone()).await?;
         let log = topic::open(&config).await?;
         let (desk, id) = (Arc::clone(desk), Uuid::now_v7());
-        let (transactor, positions, over) = (None, Vec::new(), None);
-        let mut tenure = Self { config, probe, log, desk, id, transactor, positions, over };
+        let (transactor, positions, over, singly) = (None, Vec::new(), None, false);
+        let mut tenure = Self { config, probe, log, desk, id, transactor, positions, over, singly };
         tenure.take_over().await?;
         Ok(tenure)
     }
@@ -62,6 +64,15 @@ impl Tenure {
 
     pub(super) fn is_ready(&self) -> bool {
         self.transactor.is_some()
+    }
+
+    /// From the next producer on, each message goes in a request of its own, or no longer does: the
+    /// broker turns down a request as a whole.
+    pub(super) fn send_singly(&mut self, singly: bool) {
+        if self.singly != singly {
+            self.singly = singly;
+            self.transactor = None;
+        }
     }
 
     /// Begins with another producer, which decides what the last one left open, and tells the desk
@@ -128,7 +139,10 @@ impl Tenure {
     /// there: nothing can be committed before that mark any more.
     async fn take_over(&mut self) -> Result<(), Failure> {
         let (id, patience) = (self.config.topic(), self.config.connection.patience);
-        let client = self.config.connection.transactional_client(&id);
+        let mut client = self.config.connection.transactional_client(&id);
+        if self.singly {
+            client.set("batch.num.messages", "1");
+        }
         self.transactor = Some(Transactor::open(&client, &id, patience).await?);
         let taken = self.mark_and_read().await;
         // Or it would be used as if all were known.
@@ -142,11 +156,8 @@ impl Tenure {
             Outcome::Undone(failure) => return Err(failure.unwrap_or_else(error::producer_ended)),
             Outcome::Unknown(failure) => return Err(failure),
         }
-        let is_first = self.positions.is_empty();
+        // Whoever came in between is fenced off by now, and all that it did is read.
         let found = self.read(Until::Mark(mark)).await?;
-        if !is_first {
-            self.look_for_others(&found)?;
-        }
         self.desk.put_in_order();
         self.positions = found.positions;
         Ok(())

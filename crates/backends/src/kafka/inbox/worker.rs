@@ -93,17 +93,21 @@ impl Worker {
         }
         let outcome = self.attempt(&parcels).await;
         let is_clear = match &outcome {
-            Outcome::Undone(why) => why.is_some() && parcels.len() == 1,
+            Outcome::Undone(why) => {
+                why.is_some() && matches!(&parcels[..], [only] if only.messages.len() <= 1)
+            }
             Outcome::Committed | Outcome::Unknown(_) => true,
         };
         if is_clear {
             return self.settle(parcels, &outcome);
         }
-        // One of them is to blame; the others only shared the transaction with it.
+        // One of them is to blame; the others only shared the transaction, or a request, with it.
         for parcel in parcels {
+            self.tenure.send_singly(parcel.messages.len() > 1);
             let outcome = self.attempt_alone(&parcel).await;
             self.settle(vec![parcel], &outcome);
         }
+        self.tenure.send_singly(false);
     }
 
     async fn attempt_alone(&mut self, parcel: &Parcel) -> Outcome {
@@ -175,10 +179,10 @@ impl Worker {
         if self.tenure.is_ready() {
             return Ok(());
         }
+        // What is read once more is read from the past on, and for a while says less than was known.
+        self.doubt();
         if let Err(failure) = self.tenure.renew().await {
-            if self.tenure.over().is_some() {
-                self.doubt();
-            }
+            self.doubt();
             return Err(failure);
         }
         self.desk.set(State::Ready);

@@ -233,11 +233,13 @@ fn is_duplicate(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(DatabaseError::is_unique_violation)
 }
 
-/// Whether the table has no room for what is in an event, and so never will. A constraint (class 23)
+/// Whether the table has no room for what is in an event, and so never will. A constraint or a trigger
 /// is somebody's own, who can take it back: until then messages wait.
 fn is_of_an_event(error: &sqlx::Error) -> bool {
+    /// A text, number or time that is too large, a character that the database does not have.
+    const NO_ROOM: [&str; 5] = ["22001", "22003", "22008", "22021", "22P05"];
     let code = error.as_database_error().and_then(DatabaseError::code);
-    code.is_some_and(|code| code.starts_with("22"))
+    code.is_some_and(|code| NO_ROOM.contains(&&*code))
 }
 
 /// What was read and is not in the outbox yet.

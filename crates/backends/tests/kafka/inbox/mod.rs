@@ -196,19 +196,18 @@ async fn a_tombstone_outlives_the_process() {
 
 #[tokio::test]
 async fn no_message_is_taken_when_the_memory_is_full() {
-    let short = Duration::from_secs(4);
-    let few = |config: KafkaInboxConfig| config.max_bytes(3 * 64).keep(short);
-    let Some(inbox) = Inbox::new(few).await else { return };
+    let Some(inbox) = Inbox::new(|config| config.max_bytes(3 * 64)).await else { return };
     for _ in 0..3 {
         commit(&inbox.store, inbox.in_hand(EventId::now()).await).await.unwrap();
     }
     let id = EventId::now();
     expect(&seen(&inbox.store, id).await.unwrap_err(), Fault::Unavailable, "E-KAFKA-INBOX-FULL");
-    let fewer = settings(&inbox.brokers, &inbox.name).keep(short).max_bytes(2 * 64);
+    let fewer = settings(&inbox.brokers, &inbox.name).max_bytes(2 * 64);
     let failure = timeout(PATIENCE, fewer.connect()).await.unwrap().unwrap_err();
     expect(&failure, Fault::Unavailable, "E-KAFKA-INBOX-FULL");
-    sleep(short + Duration::from_secs(2)).await;
-    let again = connect(&fewer).await;
+    let short = Duration::from_secs(1);
+    sleep(short + Duration::from_secs(3)).await;
+    let again = connect(&fewer.keep(short)).await;
     assert_eq!(seen(&again, id).await.unwrap(), Seen::First);
     assert_eq!(inbox.effects().await, 3);
 }

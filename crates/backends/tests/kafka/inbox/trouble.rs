@@ -44,6 +44,24 @@ async fn what_the_brokers_refuse_leaves_nothing_and_spoils_nothing() {
     assert_eq!(topics::read(&inbox.brokers, &[&narrow]).await, []);
 }
 
+/// Each is as large as the topic takes, and together they are one request that it does not take.
+#[tokio::test]
+async fn messages_that_are_too_large_together_are_sent_one_by_one() {
+    let Some(inbox) = Inbox::fresh().await else { return };
+    let narrow = topics::random_topic();
+    topics::create(&inbox.brokers, &narrow, &[("max.message.bytes", "3000")]).await;
+    let mut tx = in_hand(&inbox.store, EventId::now(), inbox.effect(0)).await;
+    for number in 0..5 {
+        let half = event("a", number).with_bytes("application/octet-stream", vec![7; 1500]);
+        tx.send(Message::first(narrow.as_str(), half)).unwrap();
+    }
+    commit(&inbox.store, tx).await.unwrap();
+    assert_eq!(numbers(&topics::read(&inbox.brokers, &[&narrow]).await), [0, 1, 2, 3, 4]);
+    // And then as always.
+    commit(&inbox.store, inbox.in_hand(EventId::now()).await).await.unwrap();
+    assert_eq!(inbox.effects().await, 2);
+}
+
 #[tokio::test]
 async fn what_cannot_be_sent_is_refused_beforehand() {
     let Some(inbox) = Inbox::fresh().await else { return };
