@@ -3,7 +3,8 @@
 //! and how the tables grow.
 //! `cargo bench -p semel-backends --features postgres --bench consume`
 //!
-//! The handler inserts one row. Argument: messages of each strategy (100000; a tenth where each is a transaction).
+//! Two handlers: a usual one that inserts a row with a primary key and updates another, and the least that
+//! can be, an INSERT into a table without an index. Argument: messages of each strategy (100000; a tenth where each is a transaction).
 //! Transactions of all strategies come in turn, each time in another order, and their medians are compared. Each
 //! has a database and connections of its own: what serves several is slower for all of them. Then one table after the
 //! other grows by a million messages (`SEMEL_BENCH_GROWTH`). The server is that of `SEMEL_TEST_POSTGRES_URL`.
@@ -28,6 +29,15 @@ use semel_relay::{Consumer, Handler, handler_fn};
 
 type Outcomes<T> = Result<T, Box<dyn Error + Send + Sync>>;
 type Tx = Transaction<'static, Postgres>;
+
+/// What the handler does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// A payment with its key, and the account that it goes to.
+    Usual,
+    /// One row without a key.
+    Least,
+}
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,10 +91,12 @@ async fn main() -> Outcomes<()> {
         configs.push(prepared(&format!("{base}/{name}")).await?);
         names.push(name);
     }
-    for (round, batch) in BATCHES.into_iter().enumerate() {
+    let works = [Work::Usual, Work::Least];
+    let rounds = works.into_iter().flat_map(|work| BATCHES.map(|batch| (work, batch)));
+    for (round, (work, batch)) in rounds.enumerate() {
         let count = if batch == 1 { count / 10 } else { count };
         // In a task of the runtime, as consumers are: outside of one, each answer changes threads.
-        tokio::spawn(compare(configs.clone(), count, round, batch)).await??;
+        tokio::spawn(compare(configs.clone(), work, count, round, batch)).await??;
     }
     let growth = std::env::var("SEMEL_BENCH_GROWTH").ok().and_then(|n| n.parse().ok());
     for (strategy, table) in GROWING {
@@ -102,7 +114,10 @@ async fn prepared(url: &str) -> Outcomes<PostgresConfig> {
     let store = config.connect().await?;
     store.migrate().await?;
     let schema = "create table payments (order_id text, number bigint, id uuid);
-        create table unique_payments (order_id text, number bigint, id uuid primary key)";
+        create table keyed_payments (order_id text, number bigint primary key, id uuid);
+        create table unique_payments (order_id text, number bigint, id uuid primary key);
+        create table accounts (id text primary key, payments bigint not null) with (fillfactor = 50);
+        insert into accounts select n, 0 from generate_series(0, 999) n";
     run(store.pool(), schema.to_owned()).await?;
     store.close().await;
     Ok(config)
@@ -111,6 +126,7 @@ async fn prepared(url: &str) -> Outcomes<PostgresConfig> {
 /// Transactions of all strategies in turn, so that each has the same company; how long each took.
 async fn compare(
     configs: Vec<PostgresConfig>,
+    work: Work,
     count: usize,
     round: usize,
     batch: usize,
@@ -120,8 +136,8 @@ async fn compare(
         stores.push(config.connect().await?);
     }
     let consumers: Vec<_> =
-        ALL.iter().zip(&stores).map(|(one, store)| consumer(store, *one, insert())).collect();
-    let runtime = Consumer::new("payments", Forgetful(stores[1].clone()), insert());
+        ALL.iter().zip(&stores).map(|(one, store)| consumer(store, *one, handler(work))).collect();
+    let runtime = Consumer::new("payments", Forgetful(stores[1].clone()), handler(work));
     let mut times = ALL.map(|_| Vec::new());
     let mut order: Vec<_> = (0..ALL.len()).collect();
     for turn in 0..count.div_ceil(batch) {
@@ -133,7 +149,7 @@ async fn compare(
             let all_confirmed = match (&consumers[number], ALL[number]) {
                 (Some(consumer), _) => consumer.publish(&messages).await.all_confirmed(),
                 (None, Strategy::Runtime) => runtime.publish(&messages).await.all_confirmed(),
-                (None, strategy) => by_hand(&stores[number], strategy, &messages).await?,
+                (None, strategy) => by_hand(&stores[number], work, strategy, &messages).await?,
             };
             if !all_confirmed {
                 return Err("a message was not confirmed".into());
@@ -150,7 +166,7 @@ async fn compare(
         let share = |tenth| at(&times[0], tenth) / at(own, tenth);
         let rate = batch as f64 / at(own, 5);
         println!(
-            "{batch:>3} a transaction, {strategy:?}: {rate:.0} messages/s, {:.2} of bare; {:.2} of the fastest tenth",
+            "{work:?} handler, {batch:>3} a transaction, {strategy:?}: {rate:.0} messages/s, {:.2} of bare; {:.2} of the fastest tenth",
             share(5),
             share(1)
         );
@@ -229,13 +245,19 @@ impl InboxStore for Forgetful {
 }
 
 /// Without an inbox.
-async fn by_hand(store: &PostgresStore, strategy: Strategy, batch: &[Message]) -> Outcomes<bool> {
+async fn by_hand(
+    store: &PostgresStore,
+    work: Work,
+    strategy: Strategy,
+    batch: &[Message],
+) -> Outcomes<bool> {
     let mut tx = store.begin().await?;
     for message in batch {
         match strategy {
             Strategy::Unique => {
                 let inserted = row(UNIQUE, message).execute(&mut *tx).await;
                 inserted.or_already_applied("unique_payments_pkey").map_err(|e| e.to_string())?;
+                work.update(&mut tx, message).await?;
             }
             Strategy::Version => {
                 let (message, marks) = (message.clone(), store.marks());
@@ -243,31 +265,48 @@ async fn by_hand(store: &PostgresStore, strategy: Strategy, batch: &[Message]) -
                 let (scope, version) = (event.lane().scope(), event.sequence().unwrap_or(0));
                 let done = apply_if_version(&marks, &mut tx, "prices", &scope, version, |tx| {
                     Box::pin(async move {
-                        row(PLAIN, &message).execute(&mut **tx).await?;
+                        work.take_effect(tx, &message).await?;
                         Ok::<_, HandlerError>(Default::default())
                     })
                 });
                 done.await.map_err(|error| error.to_string())?;
             }
-            _ => {
-                row(PLAIN, message).execute(&mut *tx).await?;
-            }
+            _ => work.take_effect(&mut tx, message).await?,
         }
     }
     tx.commit().await?;
     Ok(true)
 }
 
-fn insert() -> impl Handler<Tx> {
-    handler_fn(|tx: &mut Tx, message: &Message| {
+fn handler(work: Work) -> impl Handler<Tx> {
+    handler_fn(move |tx: &mut Tx, message: &Message| {
         Box::pin(async move {
-            row(PLAIN, message).execute(&mut **tx).await?;
+            work.take_effect(tx, message).await?;
             Ok::<_, HandlerError>(Default::default())
         })
     })
 }
 
+impl Work {
+    async fn take_effect(self, tx: &mut Tx, message: &Message) -> Result<(), sqlx::Error> {
+        let insert = if self == Self::Usual { KEYED } else { PLAIN };
+        row(insert, message).execute(&mut **tx).await?;
+        self.update(tx, message).await
+    }
+
+    /// The part that is the same whoever sees to the key of the payment.
+    async fn update(self, tx: &mut Tx, message: &Message) -> Result<(), sqlx::Error> {
+        if self == Self::Usual {
+            let account = sqlx::query(ACCOUNT).bind(message.event.aggregate_id.as_str());
+            account.execute(&mut **tx).await?;
+        }
+        Ok(())
+    }
+}
+
 const PLAIN: &str = "insert into payments (order_id, number, id) values ($1, $2, $3)";
+const KEYED: &str = "insert into keyed_payments (order_id, number, id) values ($1, $2, $3)";
+const ACCOUNT: &str = "update accounts set payments = payments + 1 where id = $1";
 const UNIQUE: &str = "insert into unique_payments (order_id, number, id) values ($1, $2, $3)";
 
 type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;

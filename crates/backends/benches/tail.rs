@@ -30,6 +30,10 @@ use self::stopwatch::StopWatch;
 
 type Outcomes<T> = Result<T, Box<dyn Error>>;
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[tokio::main]
 async fn main() -> Outcomes<()> {
     let mut numbers = std::env::args().filter_map(|argument| argument.parse::<usize>().ok());

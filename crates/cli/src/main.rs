@@ -22,6 +22,10 @@ use crate::args::{Arguments, Command};
 use crate::commands::change::Change;
 use crate::exit::{Exit, Problem};
 
+/// Events are made by one thread and freed by another, which the system's own allocator is slow at.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let parsed = args::command().try_get_matches();
     let exit = match parsed.and_then(|matches| Arguments::from_arg_matches(&matches)) {

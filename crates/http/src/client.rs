@@ -7,7 +7,7 @@ use http::{HeaderValue, StatusCode};
 use reqwest::{Request, Response};
 use semel_core::idempotency::ScopedKey;
 use semel_core::{Clock, Schedule, SystemClock, Timestamp};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::headers::REPLAYED;
 use crate::key::IdempotencyKey;
@@ -17,7 +17,7 @@ use crate::key::IdempotencyKey;
 ///
 /// | answer | what it does |
 /// |---|---|
-/// | cannot connect, connection lost, timeout | repeats |
+/// | cannot connect, connection lost, no answer in time | repeats |
 /// | 408, 425, 429, 500, 502, 503, 504 | repeats, unless it is a replay of a stored answer |
 /// | 409 with `Retry-After` | repeats: the first request is still running |
 /// | everything else, 400 and 422 above all | returns it |
@@ -48,6 +48,7 @@ pub struct Client {
     schedule: Schedule,
     header: HeaderName,
     within: Duration,
+    answer_within: Duration,
 }
 
 impl Client {
@@ -61,6 +62,7 @@ impl Client {
             schedule: Schedule::new(waits.to_vec()),
             header: HeaderName::from_static("idempotency-key"),
             within: Duration::from_secs(5 * 60),
+            answer_within: Duration::from_secs(30),
         }
     }
 
@@ -83,6 +85,14 @@ impl Client {
     #[must_use]
     pub fn within(mut self, time: Duration) -> Self {
         self.within = time;
+        self
+    }
+
+    /// How long each attempt waits for its answer to begin: 30 seconds unless set. A server that
+    /// hangs would otherwise keep the call for ever.
+    #[must_use]
+    pub fn answer_within(mut self, time: Duration) -> Self {
+        self.answer_within = time;
         self
     }
 
@@ -111,11 +121,14 @@ impl Client {
         let (mut attempts, mut may_have_run) = (0, false);
         loop {
             let copy = request.try_clone().ok_or(CallError::NotRepeatable)?;
-            let result = self.http.execute(copy).await;
+            let result = timeout(self.answer_within, self.http.execute(copy)).await.ok();
             attempts += 1;
             let judgement = match &result {
-                Ok(response) => judge(response.status(), response.headers(), SystemClock.now()),
-                Err(error) => judge_error(error),
+                Some(Ok(response)) => {
+                    judge(response.status(), response.headers(), SystemClock.now())
+                }
+                Some(Err(error)) => judge_error(error),
+                None => Judgement { repeat: Some(Duration::ZERO), may_have_run: true },
             };
             may_have_run |= judgement.may_have_run;
             let pause = judgement.repeat.and_then(|least| {
@@ -201,23 +214,24 @@ fn retry_after(value: &HeaderValue, now: Timestamp) -> Option<Duration> {
     Some(date.duration_since(now).try_into().unwrap_or(Duration::ZERO))
 }
 
-/// No further attempt is made: says what is known.
+/// No further attempt is made: says what is known. No result is an answer that did not come in time.
 fn conclude(
     key: &IdempotencyKey,
     attempts: u32,
     may_have_run: bool,
     repeat: Option<Duration>,
-    result: Result<Response, reqwest::Error>,
+    result: Option<Result<Response, reqwest::Error>>,
 ) -> Result<Response, CallError> {
     let unknown =
         |status, source| CallError::Unknown { key: key.clone(), attempts, status, source };
     match result {
-        Ok(response) if repeat.is_some() && may_have_run => {
+        Some(Ok(response)) if repeat.is_some() && may_have_run => {
             Err(unknown(Some(response.status()), None))
         }
-        Ok(response) => Ok(response),
-        Err(error) if may_have_run => Err(unknown(None, Some(error))),
-        Err(error) => Err(CallError::NotSent(error)),
+        Some(Ok(response)) => Ok(response),
+        Some(Err(error)) if may_have_run => Err(unknown(None, Some(error))),
+        Some(Err(error)) => Err(CallError::NotSent(error)),
+        None => Err(unknown(None, None)),
     }
 }
 

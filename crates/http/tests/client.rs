@@ -113,6 +113,24 @@ async fn a_refused_connection_was_not_sent_and_a_lost_one_is_unknown() {
 }
 
 #[tokio::test]
+async fn a_server_that_hangs_is_asked_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let hanging = tokio::spawn(async move {
+        let mut held = Vec::new();
+        loop {
+            held.push(listener.accept().await.unwrap()); // and never says a word
+        }
+    });
+    let hasty = quick().answer_within(Duration::from_millis(50));
+    let silence = hasty.send(order(&address)).await;
+    let Err(CallError::Unknown { attempts: 4, status: None, source: None, .. }) = silence else {
+        panic!("{silence:?}")
+    };
+    hanging.abort();
+}
+
+#[tokio::test]
 async fn no_attempt_is_made_after_the_time_is_over() {
     let (address, seen) = scripted(&[503]).await;
     let slow = Client::new(reqwest::Client::new())

@@ -1,7 +1,10 @@
-//! The same backlog to Kafka, from the database and from memory.
+//! The same backlog to Kafka: from the database, from memory, and from memory while COPY reads the
+//! same rows to nowhere. The last is what the machine can do, where database, broker and relay share
+//! its processors.
 
 use std::time::{Duration, Instant};
 
+use futures_util::TryStreamExt;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -10,10 +13,12 @@ use semel_backends::postgres::{PostgresStore, Tailing};
 use semel_core::memory::MemoryDatabase;
 use semel_core::{OutboxWriter, Source};
 use semel_relay::{Relay, Routed, Settings, Stop};
+use sqlx::postgres::PgPoolCopyExt;
 
 use super::{Outcomes, made, median, rate};
 
-/// What a relay makes of a source that tails, as a part of what it makes of one that costs nothing.
+/// What a relay makes of a source that tails, as a part of what it makes of one that costs nothing,
+/// and of one that costs the database what COPY does.
 pub(super) async fn beside_memory(
     store: &PostgresStore,
     count: usize,
@@ -28,26 +33,48 @@ pub(super) async fn beside_memory(
         ClientConfig::new().set("bootstrap.servers", &brokers).create()?;
     let new = NewTopic::new(&topic, 6, TopicReplication::Fixed(1));
     admin.create_topics([&new], &AdminOptions::new()).await?;
-    let (mut from_memory, mut from_log) = (Vec::new(), Vec::new());
+    let (mut from_memory, mut beside_copy, mut from_log) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..rounds {
-        let memory = MemoryDatabase::new();
-        let mut tx = memory.begin().await;
-        memory.append(&mut tx, &(0..count).map(made).collect::<Vec<_>>()).await?;
-        tx.commit();
+        let memory = filled(count).await?;
         from_memory.push(send(memory.source(), &brokers, &topic, count).await?);
+        let memory = filled(count).await?;
+        let copying = tokio::spawn(copy(store.clone()));
+        let sent = send(memory.source(), &brokers, &topic, count).await?;
+        beside_copy.push(sent.max(copying.await?.map_err(|error| error.to_string())?));
         let pipeline = format!("to kafka {round}");
         let source = store.tailing_source(&pipeline, Tailing::WherePossible).await?;
         from_log.push(send(source, &brokers, &topic, count).await?);
     }
     admin.delete_topics(&[&topic], &AdminOptions::new()).await?;
-    let (memory, log) = (median(from_memory), median(from_log));
+    let (memory, limit, log) = (median(from_memory), median(beside_copy), median(from_log));
     println!(
-        "a backlog of {count} to Kafka: {} ({:.2} of the same sink fed from memory, {})",
+        "a backlog of {count} to Kafka: {} ({:.2} of the same sink fed from memory, {}; {:.2} of \
+         that beside COPY, {})",
         rate(count, log),
         memory.as_secs_f64() / log.as_secs_f64(),
         rate(count, memory),
+        limit.as_secs_f64() / log.as_secs_f64(),
+        rate(count, limit),
     );
     Ok(())
+}
+
+async fn filled(count: usize) -> Outcomes<MemoryDatabase> {
+    let memory = MemoryDatabase::new();
+    let mut tx = memory.begin().await;
+    memory.append(&mut tx, &(0..count).map(made).collect::<Vec<_>>()).await?;
+    tx.commit();
+    Ok(memory)
+}
+
+/// Reads the rows as the server gives them away most cheaply, and forgets them.
+async fn copy(store: PostgresStore) -> Result<Duration, sqlx::Error> {
+    const ROWS: &str = "copy (select seq, id, aggregate_type, aggregate_id, event_type, payload, \
+        headers::text, created_at from semel.outbox order by seq) to stdout (format binary)";
+    let began = Instant::now();
+    let mut rows = store.pool().copy_out_raw(ROWS).await?;
+    while rows.try_next().await?.is_some() {}
+    Ok(began.elapsed())
 }
 
 async fn send(

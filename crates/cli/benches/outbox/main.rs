@@ -30,6 +30,10 @@ struct Effort {
     backlog: u64,
 }
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[tokio::main]
 async fn main() -> Outcomes<()> {
     let mut numbers = std::env::args().filter_map(|argument| argument.parse::<u64>().ok());

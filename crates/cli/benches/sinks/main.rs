@@ -84,6 +84,10 @@ const ENGINE: &str = "engine";
 const BARE: &str = "bare";
 const ALIKE: &str = "alike";
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 #[tokio::main]
 async fn main() -> Outcomes<()> {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
