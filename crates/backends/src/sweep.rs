@@ -28,7 +28,6 @@ pub async fn sweep(
     fate: Fate<'_>,
     told: &mut (dyn FnMut(usize) + Send),
 ) -> Sweep {
-    const AT_ONCE: usize = 100;
     let (mut swept, mut stuck) = (Sweep::default(), HashSet::new());
     // Before anything is sent that could then not be taken out.
     swept.ended_by = queue.remove(&[]).await.err();
@@ -43,6 +42,9 @@ pub async fn sweep(
     queue.close().await;
     swept
 }
+
+/// How many letters are asked for, and under way, together.
+const AT_ONCE: usize = 100;
 
 /// What becomes of letters.
 ///
@@ -102,8 +104,9 @@ async fn pass(
     let mut arrived = Vec::new();
     while !waiting.is_empty() && swept.ended_by.is_none() {
         let mut lanes = HashSet::new();
-        let (mut wave, rest): (Vec<_>, Vec<_>) =
-            waiting.into_iter().partition(|letter| lanes.insert(letter.lane));
+        let (mut wave, rest): (Vec<_>, Vec<_>) = waiting
+            .into_iter()
+            .partition(|letter| lanes.len() < AT_ONCE && lanes.insert(letter.lane));
         waiting = rest;
         let all = wave.len();
         wave.retain(|letter| !stuck.contains(&letter.lane));
@@ -148,7 +151,7 @@ async fn take_out(queue: &mut dyn DeadQueue, arrived: &[Receipt], swept: &mut Sw
 }
 
 fn not_ours() -> Failure {
-    let what = "a message does not say where it came from: no consumer of semel put it there";
+    let what = "a message does not say where it came from: no consumer of this semel put it there";
     Failure::refused("E-DEAD-ORIGIN", what).with_fix(
         "semel dead retry --to TOPIC, which sends such messages there; or take them out with the \
          tools of the broker",

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::config::AwsConfig;
 use super::error::{failure, timed_out};
-use super::hold::{AT_ONCE, Hold};
+use super::hold::Hold;
 use super::incoming::Incoming;
 use super::sqs::Sqs;
 use crate::dead_queue::{DeadLetter, DeadQueue};
@@ -66,7 +66,7 @@ impl DeadQueue for SqsDeadQueue {
 
     async fn next(&mut self, most: usize) -> Result<Vec<DeadLetter>, Failure> {
         loop {
-            let receiving = timeout(self.limit, self.hold.receive(most.min(AT_ONCE))).await;
+            let receiving = timeout(self.limit, self.hold.receive(most)).await;
             let mut some = receiving.unwrap_or_else(|_| Err(timed_out(self.limit)))?;
             let all = some.len();
             some.retain(|incoming| incoming.sent_at <= self.opened_at);

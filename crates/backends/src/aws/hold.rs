@@ -27,7 +27,7 @@ pub(super) struct Hold {
 }
 
 /// SQS takes and gives so many at once.
-pub(super) const AT_ONCE: usize = 10;
+const AT_ONCE: usize = 10;
 
 impl Hold {
     pub(super) fn new(sqs: Sqs, name: String, url: String, (visibility, wait): (i32, i32)) -> Self {
@@ -41,7 +41,7 @@ impl Hold {
             .client
             .receive_message()
             .queue_url(&self.url)
-            .max_number_of_messages(i32::try_from(count.min(AT_ONCE)).unwrap_or(1))
+            .max_number_of_messages(i32::try_from(count.clamp(1, AT_ONCE)).unwrap_or(1))
             .visibility_timeout(self.visibility)
             .wait_time_seconds(self.wait)
             .message_attribute_names("All")

@@ -21,7 +21,7 @@ pub(super) async fn list(options: &DeadListOptions) -> Result<Exit, Problem> {
     options.check_buried()?;
     let page = &options.page;
     let mut yard = Yard::open(&options.buried, &page.owner).await?;
-    let letters = yard.look(page.limit).await?;
+    let letters = yard.look(page.limit, |_| false).await?;
     match page.output.format {
         Format::Text => {
             table(&letters).print();
@@ -43,9 +43,9 @@ pub(super) async fn show(options: &DeadShowOptions) -> Result<Exit, Problem> {
     options.check_buried()?;
     let show = &options.show;
     let mut yard = Yard::open(&options.buried, &show.owner).await?;
-    let letters = yard.look(usize::MAX).await?;
-    let is_it = |letter: &&DeadLetter| letter.event.as_ref().is_some_and(|it| it.id == show.id);
-    let Some(letter) = letters.iter().find(is_it) else {
+    let is_it = |letter: &DeadLetter| letter.event.as_ref().is_some_and(|it| it.id == show.id);
+    let letters = yard.look(usize::MAX, is_it).await?;
+    let Some(letter) = letters.iter().find(|letter| is_it(letter)) else {
         return Err(yard.problem(events::not_found(show.id)));
     };
     match show.output.format {
@@ -113,17 +113,23 @@ impl Yard {
         }
     }
 
-    /// The oldest letters, at most so many; all are given back.
-    async fn look(&mut self, most: usize) -> Result<Vec<DeadLetter>, Problem> {
+    /// The oldest letters, at most so many, and no further than what is looked for; all are given
+    /// back.
+    async fn look(
+        &mut self,
+        most: usize,
+        is_it: impl Fn(&DeadLetter) -> bool,
+    ) -> Result<Vec<DeadLetter>, Problem> {
         const PAGE: usize = 1000;
         let mut letters = Vec::new();
         let looked = loop {
-            match self.queue.next(PAGE.min(most - letters.len())).await {
-                Ok(some) if some.is_empty() => break Ok(()),
-                Ok(some) => letters.extend(some),
+            let some = match self.queue.next(PAGE.min(most - letters.len())).await {
+                Ok(some) => some,
                 Err(failure) => break Err(self.problem(failure)),
-            }
-            if letters.len() >= most {
+            };
+            let is_last = some.is_empty() || some.iter().any(&is_it);
+            letters.extend(some);
+            if is_last || letters.len() >= most {
                 break Ok(());
             }
         };

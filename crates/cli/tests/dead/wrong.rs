@@ -48,7 +48,7 @@ fn an_outage_ends_with_69_and_leaves_the_letters() {
     let shop = shop(&format!("[sink.out]\ntype = \"redis\"\nurl = \"{url}\"\ntimeout = \"1s\""));
     let letter = ["xadd", "orders.dead", "*", "semel-origin", "orders@1-1", "payload", "{}"];
     let run = |words: &[&str]| {
-        let ran = std::process::Command::new("redis-cli").args(["-u", &url]).args(words).output();
+        let ran = std::process::Command::new("redis-cli").args(["-u", url]).args(words).output();
         assert!(ran.unwrap().status.success());
     };
     run(&letter);
