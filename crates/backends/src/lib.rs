@@ -16,6 +16,7 @@
 //! | `mapped` | tables of somebody else's shape |
 //! | `inbox`, `letters`, `marks`, `keys`, `key_admin`, `admin`, `view` | the other stores of `semel-core` |
 //! | `sink`, `subscription` | the two ends of a broker |
+//! | `dead_queue` | [`DeadQueue`]: dead letters that consumers left with a broker |
 //! | `error` | which error of the client library is which [`Fault`](semel_core::Fault) |
 
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
@@ -27,6 +28,16 @@ pub mod aws;
 mod coordination;
 #[cfg(any(feature = "mysql", feature = "nats", feature = "postgres", feature = "redis"))]
 mod crypto;
+mod dead_queue;
+#[cfg(any(
+    feature = "aws",
+    feature = "kafka",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
+#[allow(dead_code, reason = "not every broker needs all of it")]
+mod hand;
 #[cfg(any(feature = "aws", feature = "nats"))]
 mod intake;
 #[cfg(feature = "kafka")]
@@ -72,6 +83,7 @@ pub mod statement;
 ))]
 #[allow(dead_code, reason = "not every broker needs all of it")]
 mod subscription;
+mod sweep;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod tailing;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
@@ -84,3 +96,5 @@ mod waves;
 pub mod webhook;
 
 pub use arrival::Arrival;
+pub use dead_queue::{DeadLetter, DeadQueue};
+pub use sweep::{Fate, Sweep, sweep};

@@ -8,6 +8,7 @@
 )]
 
 mod databases;
+mod dead;
 mod demo;
 mod emitted;
 mod mysql;

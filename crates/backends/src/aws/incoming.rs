@@ -2,15 +2,18 @@
 
 use std::collections::HashMap;
 
+use aws_sdk_sqs::operation::send_message::SendMessageInput;
+use aws_sdk_sqs::operation::send_message::builders::SendMessageInputBuilder;
 use aws_sdk_sqs::types::{Message as Received, MessageAttributeValue, MessageSystemAttributeName};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use semel_core::wire::{Binding, Epitaph, decode};
+use semel_core::wire::{Binding, Epitaph, Inscription, decode};
 use semel_core::{Event, Failure};
 use serde_json::{Map, Value};
 
 use super::entry::{EMPTY, ENCODING, HEADERS, TYPE};
 use super::error::impossible;
+use super::hold::is_fifo;
 
 /// The attribute that says why a message died, as one JSON object: SQS takes ten attributes.
 const EPITAPH: &str = "semel-epitaph";
@@ -21,18 +24,22 @@ const MOST_ATTRIBUTES: usize = 10;
 pub(super) struct Incoming {
     /// The same whenever it is received.
     pub(super) id: String,
-    pub(super) group: Option<String>,
-    pub(super) body: String,
+    group: Option<String>,
+    /// When it came into the queue, in milliseconds, by the clock of SQS.
+    pub(super) sent_at: i64,
+    body: String,
     attributes: HashMap<String, MessageAttributeValue>,
 }
 
 impl Incoming {
     /// The message and its receipt handle, which is another every time.
     pub(super) fn new(received: Received) -> Option<(Self, String)> {
-        let group = MessageSystemAttributeName::MessageGroupId;
+        let mut told = received.attributes.unwrap_or_default();
+        let sent_at = told.remove(&MessageSystemAttributeName::SentTimestamp);
         let incoming = Self {
             id: received.message_id?,
-            group: received.attributes.and_then(|mut all| all.remove(&group)),
+            group: told.remove(&MessageSystemAttributeName::MessageGroupId),
+            sent_at: sent_at.and_then(|time| time.parse().ok()).unwrap_or(0),
             body: received.body.unwrap_or_default(),
             attributes: received.message_attributes.unwrap_or_default(),
         };
@@ -68,23 +75,46 @@ impl Incoming {
         decode(Binding::Kafka, None, pairs, body.into())
     }
 
-    /// Its attributes as a dead letter.
-    pub(super) fn with_epitaph(
+    /// What is said of its death, if it is a dead letter.
+    pub(super) fn inscription(&self) -> Option<Inscription> {
+        let said = self.attributes.get(EPITAPH)?.string_value()?;
+        let said: HashMap<String, String> = serde_json::from_str(said).ok()?;
+        let pairs = said.iter().map(|(name, value)| (&**name, &**value));
+        Inscription::read(Binding::Kafka, pairs)
+    }
+
+    /// The same message on its way to a queue, as a dead letter or without what is said of its death.
+    /// In a FIFO queue it is known by `id`.
+    pub(super) fn letter(
         &self,
-        epitaph: &Epitaph<'_>,
-    ) -> Result<HashMap<String, MessageAttributeValue>, Failure> {
-        let mut said = Map::new();
-        epitaph.headers(Binding::Kafka, &mut |name, value| {
-            said.insert(name.to_owned(), value.into());
-        });
+        url: &str,
+        epitaph: Option<&Epitaph<'_>>,
+        id: &str,
+    ) -> Result<SendMessageInputBuilder, Failure> {
         let mut attributes = self.attributes.clone();
         attributes.remove(EPITAPH);
         // One of somebody else may have no place left.
-        if attributes.len() < MOST_ATTRIBUTES {
-            let said = Value::Object(said).to_string();
-            let value = MessageAttributeValue::builder().data_type(TYPE).string_value(said).build();
-            attributes.insert(EPITAPH.to_owned(), value.map_err(impossible)?);
+        if let Some(epitaph) = epitaph.filter(|_| attributes.len() < MOST_ATTRIBUTES) {
+            attributes.insert(EPITAPH.to_owned(), attribute(epitaph)?);
         }
-        Ok(attributes)
+        let letter = SendMessageInput::builder()
+            .queue_url(url)
+            .message_body(&self.body)
+            .set_message_attributes(Some(attributes));
+        if !is_fifo(url) {
+            return Ok(letter);
+        }
+        let group = self.group.as_deref().unwrap_or(&self.id);
+        Ok(letter.message_group_id(group).message_deduplication_id(id))
     }
+}
+
+fn attribute(epitaph: &Epitaph<'_>) -> Result<MessageAttributeValue, Failure> {
+    let mut said = Map::new();
+    epitaph.headers(Binding::Kafka, &mut |name, value| {
+        said.insert(name.to_owned(), value.into());
+    });
+    let said = Value::Object(said).to_string();
+    let value = MessageAttributeValue::builder().data_type(TYPE).string_value(said).build();
+    value.map_err(impossible)
 }

@@ -27,9 +27,11 @@
 //! ```
 
 mod config;
+mod dead_queue;
 mod entry;
 mod error;
 mod eventbridge;
+mod hold;
 mod incoming;
 mod queue;
 mod sink;

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_sqs::Client;
+use aws_sdk_sqs::operation::send_message::builders::SendMessageInputBuilder;
 use aws_sdk_sqs::types::{
     MessageAttributeValue, MessageSystemAttributeNameForSends, MessageSystemAttributeValue,
     SendMessageBatchRequestEntry,
@@ -44,6 +45,16 @@ impl Sqs {
         let url = found.queue_url.ok_or_else(|| impossible("no URL in an answer"))?;
         lock().insert(topic.to_owned(), url.clone());
         Ok(url)
+    }
+
+    /// Sends one message, and waits until its queue has it.
+    pub(super) async fn send_one(
+        &self,
+        what: &str,
+        message: SendMessageInputBuilder,
+    ) -> Result<(), Failure> {
+        let sent = message.send_with(&self.client).await;
+        sent.map(drop).map_err(|error| failure(what, self.expiry, error))
     }
 
     /// A queue may be deleted and made again elsewhere.

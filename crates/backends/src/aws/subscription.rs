@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::config::AwsConfig;
 use super::error::timed_out;
+use super::hold::Hold;
 use super::queue::{Queue, care, receive};
 use super::sqs::Sqs;
 
@@ -90,12 +91,14 @@ impl SqsSubscriptionConfig {
         let (sqs, limit) = (Sqs::new(&sdk, expiry), self.config.timeout);
         let dead = self.dead_letters.unwrap_or_else(|| dead_name(&self.queue));
         let find = async { Ok((sqs.url(&self.queue).await?, sqs.url(&dead).await?)) };
-        let urls = timeout(limit, find).await.unwrap_or_else(|_| Err(timed_out(limit)))?;
+        let (url, dead_url) =
+            timeout(limit, find).await.unwrap_or_else(|_| Err(timed_out(limit)))?;
         let seconds = |time: Duration, most| i32::try_from(time.as_secs().clamp(1, most));
         // An answer must come before the call is given up.
         let wait = seconds(self.wait.min(limit / 2), LONGEST_WAIT).unwrap_or(1);
         let visibility = seconds(self.visibility, LONGEST_VISIBILITY).unwrap_or(1);
-        let queue = Arc::new(Queue::new(sqs, self.queue, urls, (visibility, wait)));
+        let hold = Hold::new(sqs, self.queue, url, (visibility, wait));
+        let queue = Arc::new(Queue::new(hold, dead_url));
         let mut tasks = JoinSet::new();
         tasks.spawn(receive(Arc::clone(&queue), self.max_unsettled));
         tasks.spawn(care(Arc::clone(&queue)));
@@ -135,7 +138,7 @@ impl SqsSubscription {
         for (incoming, attempts, failure) in &dead {
             self.queue.bury(incoming, failure, *attempts).await?;
         }
-        self.queue.delete(&done).await
+        self.queue.hold.delete(&done).await
     }
 }
 
@@ -162,7 +165,7 @@ impl Source for SqsSubscription {
                 if !outcome.is_final() {
                     window.release(*receipt);
                 } else if let Some(kept) = window.settle(*receipt) {
-                    self.queue.forget(&kept.place.id);
+                    self.queue.hold.forget(&kept.place.id);
                 }
             }
         });
@@ -173,14 +176,16 @@ impl Source for SqsSubscription {
     async fn close(&mut self) {
         const LIMIT: Duration = Duration::from_secs(5);
         self.tasks.shutdown().await;
-        let held = self.queue.held();
-        timeout(LIMIT.min(self.limit), self.queue.hide(&held, 0)).await.ok();
+        let hold = &self.queue.hold;
+        timeout(LIMIT.min(self.limit), hold.hide(&hold.held(), 0)).await.ok();
     }
 }
 
 impl fmt::Debug for SqsSubscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SqsSubscription").field("queue", &self.queue.name).finish_non_exhaustive()
+        f.debug_struct("SqsSubscription")
+            .field("queue", &self.queue.hold.name)
+            .finish_non_exhaustive()
     }
 }
 

@@ -112,6 +112,29 @@ pub(super) fn not_buried(topic: &str, refusal: Failure) -> Failure {
         .with_fix("raise max.message.bytes of the topic above that of the topic it came from")
 }
 
+/// Dead letters that the brokers do not delete.
+pub(super) fn not_deleted(topic: &str, error: KafkaError) -> Failure {
+    let what = format!("Kafka: cannot delete letters from the topic {topic:?}");
+    let code = match &error {
+        KafkaError::AdminOp(code) => Some(*code),
+        error => error.rdkafka_error_code(),
+    };
+    match code {
+        Some(Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed) => {
+            Failure::misconfigured("E-KAFKA-ACL", what).with_source(error).with_fix(
+                "allow the user Delete on the topic: kafka-acls.sh --add --operation Delete",
+            )
+        }
+        Some(Code::PolicyViolation) => Failure::misconfigured("E-KAFKA-DEAD-LETTER", what)
+            .with_source(error)
+            .with_fix("set cleanup.policy of the topic to delete: a compacted one deletes nothing"),
+        _ => {
+            let (fault, code, fix) = DOWN;
+            Failure::new(fault, code, what).with_source(error).with_fix(fix)
+        }
+    }
+}
+
 fn config(what: String, error: KafkaError) -> Failure {
     Failure::misconfigured("E-KAFKA-CONFIG", what)
         .with_source(error)

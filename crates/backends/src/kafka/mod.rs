@@ -12,7 +12,7 @@
 //! | no broker can be reached, nothing is confirmed in time, too few replicas | unavailable | `E-KAFKA-DOWN` |
 //! | user or password is wrong | misconfigured | `E-KAFKA-AUTH` |
 //! | the certificate of the broker, or ours, is not trusted | misconfigured | `E-KAFKA-TLS` |
-//! | the user may not write to the topic, use the transactional id or its journal | misconfigured | `E-KAFKA-ACL` |
+//! | the user may not write to the topic, delete dead letters, use the transactional id or its journal | misconfigured | `E-KAFKA-ACL` |
 //! | the topic does not exist | misconfigured | `E-KAFKA-TOPIC-MISSING` |
 //! | the name of the topic is not legal | refused | `E-KAFKA-TOPIC-NAME` |
 //! | the message is too large | refused | `E-KAFKA-TOO-LARGE` |
@@ -21,7 +21,7 @@
 //! | another relay has taken over this transactional id | unavailable, then refused by `check` | `E-KAFKA-FENCED` |
 //! | another process has opened this inbox | misconfigured | `E-KAFKA-FENCED` |
 //! | the transactional producer ended for another reason | unavailable | `E-KAFKA-TRANSACTION` |
-//! | a topic does not take a dead letter of a subscription | misconfigured | `E-KAFKA-DEAD-LETTER` |
+//! | a topic does not take a dead letter of a subscription, or does not let it go | misconfigured | `E-KAFKA-DEAD-LETTER` |
 //! | the topic of an inbox does not keep ids as it must | misconfigured | `E-KAFKA-INBOX-TOPIC` |
 //! | an inbox has more to remember than it may | unavailable | `E-KAFKA-INBOX-FULL` |
 //! | another transaction takes long with the same message | transient | `E-KAFKA-INBOX-BUSY` |
@@ -43,11 +43,13 @@
 
 mod arrivals;
 mod config;
+mod dead_queue;
 mod dispatch;
 mod error;
 mod inbox;
 mod once;
 mod plan;
+mod reading;
 mod record;
 mod session;
 mod sink;

@@ -3,15 +3,14 @@
 use std::collections::BTreeSet;
 
 use async_nats::jetstream::context::GetStreamByNameErrorKind;
-use async_nats::jetstream::stream::{RawMessageErrorKind, Stream};
-use bytes::Bytes;
-use semel_core::wire::{Binding, decode};
-use semel_core::{EventId, Failure, Topic};
+use async_nats::jetstream::stream::Stream;
+use semel_core::{Failure, Topic};
 use tokio::time::Instant;
 
 use super::config::NatsConfig;
-use super::error::{finding, looking, reading};
+use super::error::{finding, looking};
 use super::link::Link;
+use super::message::event_of;
 use crate::arrival::Arrival;
 
 impl NatsConfig {
@@ -62,31 +61,13 @@ async fn read(
     queue: usize,
     arrivals: &mut Vec<Arrival>,
 ) -> Result<(), Failure> {
-    let (limit, mut next) = (link.config.timeout, 1);
-    loop {
-        let asking = async {
-            match stream.raw_message_builder().sequence(next).next_by_subject(subject).send().await
-            {
-                Ok(message) => Ok(Some(message)),
-                Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
-                Err(error) => Err(reading(subject, error)),
-            }
-        };
-        let Some(message) = link.in_time(Instant::now() + limit, limit, asking).await? else {
-            return Ok(());
-        };
-        if let Some(id) = id_of(&message.headers, message.payload) {
+    let mut next = 1;
+    while let Some(message) = link.message_from(stream, next, subject).await? {
+        if let Ok(event) = event_of(&message.headers, message.payload) {
             let place = i64::try_from(message.sequence).unwrap_or(i64::MAX);
-            arrivals.push(Arrival { id, queue, place });
+            arrivals.push(Arrival { id: event.id, queue, place });
         }
         next = message.sequence + 1;
     }
-}
-
-fn id_of(headers: &async_nats::HeaderMap, body: Bytes) -> Option<EventId> {
-    let pairs = headers.iter().flat_map(|(name, values)| {
-        let name: &str = name.as_ref();
-        values.iter().map(move |value| (name, value.as_str()))
-    });
-    decode(Binding::Nats, None, pairs, body).ok().map(|event| event.id)
+    Ok(())
 }

@@ -25,7 +25,8 @@ use async_nats::jetstream::context::{
     PublishError, PublishErrorKind, RequestError, RequestErrorKind,
 };
 use async_nats::jetstream::stream::{
-    ConsumerError, ConsumerErrorKind, RawMessageError, RawMessageErrorKind,
+    ConsumerError, ConsumerErrorKind, DeleteMessageError, DeleteMessageErrorKind, RawMessageError,
+    RawMessageErrorKind,
 };
 use async_nats::jetstream::{self, ErrorCode};
 use async_nats::{ConnectError, ConnectErrorKind};
@@ -117,6 +118,21 @@ pub(super) fn reading(subject: &str, error: RawMessageError) -> Failure {
     match error.kind() {
         RawMessageErrorKind::JetStream(said) => declined(&what, said),
         _ => failure(DOWN, &format!("cannot {what}"), error),
+    }
+}
+
+/// Why a message could not be deleted; nothing, if it was gone already.
+pub(super) fn deleting(stream: &str, error: DeleteMessageError) -> Result<(), Failure> {
+    let what = format!("delete from the stream {stream:?}");
+    match error.kind() {
+        DeleteMessageErrorKind::JetStream(said)
+            if [ErrorCode::SEQUENCE_NOT_FOUND, ErrorCode::NO_MESSAGE_FOUND]
+                .contains(&said.error_code()) =>
+        {
+            Ok(())
+        }
+        DeleteMessageErrorKind::JetStream(said) => Err(declined(&what, said)),
+        _ => Err(failure(DOWN, &format!("cannot {what}"), error)),
     }
 }
 

@@ -5,15 +5,18 @@ use std::time::Duration;
 
 use async_nats::connection::State;
 use async_nats::jetstream::Context;
-use async_nats::jetstream::context::ContextBuilder;
+use async_nats::jetstream::context::{ContextBuilder, GetStreamByNameErrorKind};
+use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::response::Response;
-use async_nats::jetstream::stream::Config;
+use async_nats::jetstream::stream::{Config, RawMessageErrorKind, Stream};
 use async_nats::{Client, ConnectOptions};
 use semel_core::Failure;
 use tokio::time::{Instant, timeout_at};
 
 use super::config::{Login, NatsConfig};
-use super::error::{asking, connecting, declined, down, making, timed_out, unreadable};
+use super::error::{
+    asking, connecting, declined, down, making, reading, stream_missing, timed_out, unreadable,
+};
 use super::trouble::Bell;
 
 /// A connection that comes back by itself when it was lost. Clones share it.
@@ -82,6 +85,37 @@ impl Link {
             Response::Ok(_) => Ok(()),
             Response::Err { error } => Err(declined("ask JetStream", error)),
         }
+    }
+
+    /// Nobody listens to the subject: there is no stream for it, or its leader is away.
+    pub(super) async fn why_nobody_answers(&self, subject: &str) -> Failure {
+        match self.context.stream_by_subject(subject).await {
+            Ok(stream) => down(&format!("the stream {stream:?} has no leader now")),
+            Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => {
+                stream_missing(subject)
+            }
+            Err(error) => down("cannot ask for the stream").with_source(error),
+        }
+    }
+
+    /// The first message of a stream from this sequence on, under a subject that may have wildcards;
+    /// none at the end. It stays where it is.
+    pub(super) async fn message_from<I>(
+        &self,
+        stream: &Stream<I>,
+        sequence: u64,
+        subject: &str,
+    ) -> Result<Option<StreamMessage>, Failure> {
+        let limit = self.config.timeout;
+        let asking = async {
+            let question = stream.raw_message_builder().sequence(sequence);
+            match question.next_by_subject(subject).send().await {
+                Ok(message) => Ok(Some(message)),
+                Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
+                Err(error) => Err(reading(subject, error)),
+            }
+        };
+        self.in_time(Instant::now() + limit, limit, asking).await
     }
 
     pub(super) async fn in_time<T>(

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
 use bytes::Bytes;
-use semel_core::wire::{Binding, Format};
-use semel_core::{Failure, Message};
+use semel_core::wire::{Binding, Epitaph, Format, decode};
+use semel_core::{Event, Failure, Message};
 
 use super::error::{bad_header, no_subject};
 
@@ -47,6 +47,34 @@ impl Outgoing {
     }
 }
 
+/// The event of a message.
+///
+/// # Errors
+/// `Refused` when it is none.
+pub(super) fn event_of(headers: &HeaderMap, body: Bytes) -> Result<Event, Failure> {
+    decode(Binding::Nats, None, pairs(headers), body)
+}
+
+/// Names and values.
+pub(super) fn pairs(headers: &HeaderMap) -> impl Iterator<Item = (&str, &str)> {
+    headers.iter().flat_map(|(name, values)| {
+        let name: &str = name.as_ref();
+        values.iter().map(move |value| (name, value.as_str()))
+    })
+}
+
+/// The headers that a message had of its own: nothing for the server, and nothing of its death.
+pub(super) fn own_headers(headers: &HeaderMap) -> HeaderMap {
+    let mut own = HeaderMap::new();
+    for (name, values) in headers.iter() {
+        let name_of: &str = name.as_ref();
+        if !Epitaph::has(name_of) && !name_of.starts_with("Nats-") {
+            values.iter().for_each(|value| own.append(name.clone(), value.clone()));
+        }
+    }
+    own
+}
+
 /// Bytes of a subject.
 const LONGEST: usize = 1024;
 
@@ -69,7 +97,7 @@ fn message_id(message: &Message) -> String {
 
 /// A topic may come from the fields of an event: it must not reach the server's own subjects, and
 /// must not be so long that the server ends the connection.
-fn check_subject(topic: &str) -> Result<(), Failure> {
+pub(super) fn check_subject(topic: &str) -> Result<(), Failure> {
     let why = if topic.len() > LONGEST {
         "it has more than 1024 bytes"
     } else if topic.starts_with(['$', '_']) {
@@ -88,7 +116,7 @@ fn check_subject(topic: &str) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use semel_core::{Event, Fault};
+    use semel_core::Fault;
 
     use super::*;
 

@@ -32,6 +32,7 @@
 
 mod arrivals;
 mod config;
+mod dead_queue;
 mod error;
 mod link;
 mod message;

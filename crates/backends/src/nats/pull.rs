@@ -10,12 +10,13 @@ use async_nats::jetstream::message::Message as Incoming;
 use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use semel_core::wire::{Binding, Epitaph, decode};
-use semel_core::{Event, Failure, Message};
+use semel_core::wire::{Binding, Epitaph};
+use semel_core::{Failure, Message};
 use tokio::time::sleep;
 
 use super::error::{acknowledging, down, missing, publishing};
 use super::link::Link;
+use super::message::{event_of, own_headers};
 use crate::intake::Intake;
 
 /// A member of a consumer.
@@ -85,22 +86,17 @@ impl Puller {
         failure: &Failure,
         attempts: u32,
     ) -> Result<(), Failure> {
-        let origin = format!("{}@{}", self.stream, place.sequence);
+        let at = format!("{}@{}", self.stream, place.sequence);
+        let origin = format!("{}/{}@{}", self.stream, place.subject, place.sequence);
         let epitaph = Epitaph { failure, attempts, consumer: &self.name, origin: &origin };
-        let mut headers = HeaderMap::new();
-        for (name, values) in place.headers.iter() {
-            let name_of: &str = name.as_ref();
-            if !Epitaph::has(name_of) && !name_of.starts_with("Nats-") {
-                values.iter().for_each(|value| headers.append(name.clone(), value.clone()));
-            }
-        }
+        let mut headers = own_headers(&place.headers);
         epitaph.headers(Binding::Nats, &mut |name, value| {
             // All that would not fit is escaped.
             if let Ok(value) = value.parse::<HeaderValue>() {
                 headers.insert(HeaderName::from_static(name), value);
             }
         });
-        headers.insert(NATS_MESSAGE_ID, format!("{}-{origin}", self.name));
+        headers.insert(NATS_MESSAGE_ID, format!("{}-{at}", self.name));
         let unsent = |error| publishing(&self.dead, error);
         let (subject, body) = (self.dead.clone(), place.body.clone());
         let sent = self.link.context.publish_with_headers(subject, headers, body).await;
@@ -121,7 +117,7 @@ impl Puller {
             body: incoming.payload.clone(),
         };
         // What was in hand for too long, because of an outage, is given out again.
-        match event_of(&place) {
+        match event_of(&place.headers, place.body.clone()) {
             _ if self.knows(sequence) => {}
             Ok(event) => {
                 let message = Message::first(place.subject.as_str(), event);
@@ -131,14 +127,6 @@ impl Puller {
             Err(failure) => drop(self.bury(&place, &failure, 0).await),
         }
     }
-}
-
-fn event_of(place: &Place) -> Result<Event, Failure> {
-    let pairs = place.headers.iter().flat_map(|(name, values)| {
-        let name: &str = name.as_ref();
-        values.iter().map(move |value| (name, value.as_str()))
-    });
-    decode(Binding::Nats, None, pairs, place.body.clone())
 }
 
 /// Asks for messages, for ever, as long as there is room.

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_nats::jetstream;
 use async_nats::jetstream::context::{PublishAckFuture, PublishError, PublishErrorKind};
 use async_trait::async_trait;
 use semel_core::{Failure, Message, Published, Sink};
@@ -12,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::config::NatsConfig;
-use super::error::{down, publishing, stream_missing};
+use super::error::publishing;
 use super::link::Link;
 use super::message::Outgoing;
 use super::runs::{Answer, Pace, Runs, Step};
@@ -107,19 +106,9 @@ impl NatsSink {
         match error.kind() {
             PublishErrorKind::WrongLastMessageId if step.behind.is_some() => Answer::Broken,
             PublishErrorKind::StreamNotFound => {
-                Answer::Failed(self.why_nobody_answers(topic).await)
+                Answer::Failed(self.link.why_nobody_answers(topic).await)
             }
             _ => Answer::Failed(publishing(topic, error)),
-        }
-    }
-
-    /// Nobody listens to the subject: there is no stream for it, or its leader is away.
-    async fn why_nobody_answers(&self, subject: &str) -> Failure {
-        use jetstream::context::GetStreamByNameErrorKind::NotFound;
-        match self.link.context.stream_by_subject(subject).await {
-            Ok(stream) => down(&format!("the stream {stream:?} has no leader now")),
-            Err(error) if error.kind() == NotFound => stream_missing(subject),
-            Err(error) => down("cannot ask for the stream").with_source(error),
         }
     }
 }

@@ -82,6 +82,15 @@ pub(super) fn not_buried(queue: &str) -> Failure {
         .with_fix("start the consumer again, which makes it; or make it yourself")
 }
 
+/// A queue of dead letters cannot be looked at.
+pub(super) fn no_queue(queue: &str, error: lapin::Error) -> Failure {
+    let failure = failure(&format!("look at the queue {queue:?}"))(error);
+    match failure.code() {
+        "E-RABBITMQ-MISSING" => failure.with_fix("name one of `rabbitmqctl list_queues`"),
+        _ => failure,
+    }
+}
+
 pub(super) fn rejected() -> Failure {
     let what = "RabbitMQ: a queue did not take the message (nack)";
     Failure::transient("E-RABBITMQ-NACK", what)

@@ -3,17 +3,18 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lapin::options::{
-    ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+    BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
+    QueueDeclareOptions,
 };
 use lapin::tcp::OwnedTLSConfig;
-use lapin::types::{AMQPValue, FieldTable, LongString};
-use lapin::{Channel, Connection, ConnectionBuilder, ConnectionProperties};
-use semel_core::Failure;
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
+use lapin::{BasicProperties, Channel, Connection, ConnectionBuilder, ConnectionProperties};
+use semel_core::{Failure, Fault};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::{Exchange, ExchangeKind, RabbitmqConfig, RabbitmqQueue};
-use super::error::{failure, timed_out};
+use super::error::{failure, rejected, timed_out};
 use super::message::Limits;
 
 /// An open connection and its channels that nobody uses.
@@ -109,6 +110,41 @@ impl Dialler {
         let link = Arc::new(made?);
         *lock(&self.link) = Some(Arc::clone(&link));
         Ok(link)
+    }
+
+    /// Publishes to a queue, by the default exchange, and waits until it has the message; whether
+    /// there is such a queue.
+    ///
+    /// # Errors
+    /// `Transient` when the queue does not take it now; otherwise as for a connection.
+    pub(super) async fn publish_to(
+        &self,
+        queue: &ShortString,
+        body: &[u8],
+        properties: BasicProperties,
+    ) -> Result<bool, Failure> {
+        let link = self.link().await?;
+        let publish = async {
+            let channel = link.channel().await?;
+            let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+            let (exchange, queue) = (ShortString::default(), queue.clone());
+            let sent = channel.basic_publish(exchange, queue, options, body, properties);
+            let answer = async { sent.await?.await }.await.map_err(failure("publish"))?;
+            let acknowledged = answer.is_ack();
+            if answer.take_message().is_some() {
+                return Ok(false);
+            }
+            link.give_back(channel);
+            if acknowledged { Ok(true) } else { Err(rejected()) }
+        };
+        let limit = self.config.timeout;
+        let done = timeout(limit, publish).await;
+        let done = done.unwrap_or_else(|_| Err(timed_out("publish a dead letter", limit)));
+        done.inspect_err(|failure| {
+            if failure.fault() == Fault::Unavailable {
+                self.abandon(&link);
+            }
+        })
     }
 
     /// Never uses this link again.

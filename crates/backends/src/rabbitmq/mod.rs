@@ -29,6 +29,7 @@
 //! ```
 
 mod config;
+mod dead_queue;
 mod error;
 mod link;
 mod message;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{cmd, from_redis_value};
 use semel_core::{Failure, Topic};
@@ -37,17 +38,9 @@ impl RedisConfig {
         queue: usize,
         arrivals: &mut Vec<Arrival>,
     ) -> Result<(), Failure> {
-        const DOING: &str = "read a stream";
-        const PAGE: usize = 1000;
         let (mut from, mut place) = ("-".to_owned(), 0);
         loop {
-            let mut range = cmd("XRANGE");
-            range.arg(key).arg(&from).arg("+").arg("COUNT").arg(PAGE);
-            let asking =
-                async |link: &Link| link.ask(&range).await.map_err(|error| failure(DOING, error));
-            let answer = dialler.in_time(self.timeout, asking).await?;
-            let page: Vec<(String, Fields)> =
-                from_redis_value(answer).map_err(|_| strange_answer(DOING))?;
+            let page = page(dialler, self.timeout, key, (&from, "+"), PAGE).await?;
             for (_, fields) in &page {
                 place += 1;
                 if let Ok(event) = event_of(fields) {
@@ -60,4 +53,23 @@ impl RedisConfig {
             }
         }
     }
+}
+
+/// How many entries are asked for at once.
+const PAGE: usize = 1000;
+
+/// Entries of a stream, from one id to another; none of one that does not exist.
+pub(super) async fn page(
+    dialler: &Dialler,
+    limit: Duration,
+    key: &str,
+    (from, to): (&str, &str),
+    count: usize,
+) -> Result<Vec<(String, Fields)>, Failure> {
+    const DOING: &str = "read a stream";
+    let mut range = cmd("XRANGE");
+    range.arg(key).arg(from).arg(to).arg("COUNT").arg(count);
+    let asking = async |link: &Link| link.ask(&range).await.map_err(|error| failure(DOING, error));
+    let answer = dialler.in_time(limit, asking).await?;
+    from_redis_value(answer).map_err(|_| strange_answer(DOING))
 }

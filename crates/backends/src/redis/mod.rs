@@ -34,6 +34,7 @@
 
 mod arrivals;
 mod config;
+mod dead_queue;
 mod entry;
 mod error;
 mod group;

@@ -48,13 +48,7 @@ impl ChangeOptions {
     /// Whether the page has words for it.
     #[cfg(feature = "page")]
     pub(crate) fn check_askable(&self) -> Result<(), Problem> {
-        if self.owner.consumer.is_none() {
-            return Ok(());
-        }
-        let what = "a relay does not know the dead letters of consumers";
-        let failure = Failure::misconfigured("E-API-QUESTION", what)
-            .with_fix("ask the database: leave --api out");
-        Err(Problem::new(failure, "--api", "nothing was changed; no event is lost").of_usage())
+        if self.owner.consumer.is_none() { Ok(()) } else { Err(unknown_to_relays()) }
     }
 
     /// The same in the words of the page, one for each question: all that match, or each id.
@@ -74,6 +68,14 @@ impl ChangeOptions {
             Selection::Ids(self.ids.clone())
         }
     }
+}
+
+#[cfg(feature = "page")]
+pub(super) fn unknown_to_relays() -> Problem {
+    let what = "a relay does not know the dead letters of consumers";
+    let failure = Failure::misconfigured("E-API-QUESTION", what)
+        .with_fix("ask the database or the broker: leave --api out");
+    Problem::new(failure, "--api", "nothing was changed; no event is lost").of_usage()
 }
 
 /// Which events.
@@ -101,6 +103,11 @@ pub(crate) struct FilterOptions {
 }
 
 impl FilterOptions {
+    /// Whether some events are chosen, and not all.
+    pub(crate) fn is_some(&self) -> bool {
+        self.in_state(None) != Filter::default()
+    }
+
     fn in_words(&self, state: State) -> String {
         let time = |time: Option<Timestamp>| time.map(|time| time.to_string());
         let words = [

@@ -2,6 +2,7 @@
 
 mod choice;
 mod config;
+mod dead;
 #[cfg(all(test, feature = "mysql", feature = "postgres", feature = "proxy"))]
 mod documented;
 mod help;
@@ -22,6 +23,10 @@ use semel_core::admin::State;
 
 pub(crate) use self::choice::{ChangeOptions, FilterOptions};
 pub(crate) use self::config::{ConfigCommand, ConfigShowOptions, InitOptions};
+pub(crate) use self::dead::{
+    BuriedOption, DeadChangeOptions, DeadCommand, DeadListOptions, DeadRetryOptions,
+    DeadShowOptions,
+};
 pub(crate) use self::help::command;
 #[cfg(feature = "proxy")]
 pub(crate) use self::keys::KeyConformOptions;
@@ -346,18 +351,6 @@ pub(crate) enum EventsCommand {
     Show(ShowOptions),
 }
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum DeadCommand {
-    /// A page of dead letters, oldest first
-    List(DeadListOptions),
-    /// One dead letter and why it died
-    Show(ShowOptions),
-    /// Make them due now, with all attempts in front of them; their aggregates go on behind them
-    Retry(ChangeOptions),
-    /// Give them up for good; their aggregates go on without them
-    Discard(ChangeOptions),
-}
-
 /// `semel events list`
 #[derive(Args, Debug)]
 pub(crate) struct ListOptions {
@@ -365,12 +358,12 @@ pub(crate) struct ListOptions {
     #[arg(long, value_name = "STATE", value_parser = choice::states())]
     pub(crate) state: Option<State>,
     #[command(flatten)]
-    pub(crate) rest: DeadListOptions,
+    pub(crate) rest: PageOptions,
 }
 
-/// `semel dead list`
+/// A page of events.
 #[derive(Args, Debug)]
-pub(crate) struct DeadListOptions {
+pub(crate) struct PageOptions {
     #[command(flatten)]
     pub(crate) owner: OwnerOption,
     #[command(flatten)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use semel_backends::Sweep;
 use semel_core::admin::{Filter, Selection, State};
 use semel_core::{AdminStore, Failure};
 use serde_json::json;
@@ -34,10 +35,31 @@ impl Change {
         let done = self.done();
         match options.output.format {
             Format::Json => print_json(&json!({ done: count, "dry_run": options.dry_run })),
-            Format::Text if options.dry_run => print(&format!("{count} events would be {done}\n")),
-            Format::Text => print(&format!("{count} events {done}\n")),
+            Format::Text => print(&self.in_words(options, count)),
         }
         Ok(Exit::Done)
+    }
+
+    /// Says what became of letters with a broker.
+    pub(super) fn tell(self, options: &ChangeOptions, swept: &Sweep) {
+        let (Sweep { done: count, left, reasons, .. }, done) = (swept, self.done());
+        let reason = |why: &Failure| format!("{}: {why}", why.code());
+        let reasons: Vec<_> = reasons.iter().map(reason).collect();
+        if options.output.format == Format::Json {
+            return print_json(&json!({
+                done: count, "dry_run": options.dry_run, "left": left, "reasons": reasons,
+            }));
+        }
+        print(&self.in_words(options, *count));
+        if *left > 0 {
+            print(&format!("{left} stay where they are\n"));
+            reasons.iter().for_each(|why| print(&format!("  {why}\n")));
+        }
+    }
+
+    fn in_words(self, options: &ChangeOptions, count: usize) -> String {
+        let (would, done) = (if options.dry_run { "would be " } else { "" }, self.done());
+        format!("{count} events {would}{done}\n")
     }
 
     /// In the database; who did it is written down there.
@@ -89,7 +111,12 @@ impl Change {
     }
 
     /// Many events at once are asked about, unless there are none.
-    fn confirm(self, options: &ChangeOptions, count: usize, place: &str) -> Result<(), Problem> {
+    pub(super) fn confirm(
+        self,
+        options: &ChangeOptions,
+        count: usize,
+        place: &str,
+    ) -> Result<(), Problem> {
         let done = self.done();
         let question = format!("{count} events of {place} will be {done}. Go on?");
         if options.yes || count == 0 || says_yes(&question) {

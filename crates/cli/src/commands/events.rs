@@ -5,7 +5,7 @@ use semel_core::{EventId, Timestamp};
 use serde_json::{Value, json};
 
 use super::{Desk, EFFECT, database_problem, life, open_inbox};
-use crate::args::{DeadListOptions, EventsCommand, ShowOptions};
+use crate::args::{EventsCommand, PageOptions, ShowOptions};
 use crate::exit::{Exit, Problem};
 use crate::output::{Align, Format, Table, print, print_json};
 
@@ -20,7 +20,7 @@ pub(crate) async fn run(command: &EventsCommand) -> Result<Exit, Problem> {
 }
 
 /// A page of events that match.
-pub(super) async fn list(options: &DeadListOptions, filter: &Filter) -> Result<Exit, Problem> {
+pub(super) async fn list(options: &PageOptions, filter: &Filter) -> Result<Exit, Problem> {
     let desk = Desk::of_owner(&options.owner).await?;
     let after = options.after.map(Cursor);
     let page = desk.store.list(filter, after, options.limit).await;
@@ -75,7 +75,7 @@ async fn applied(options: &ShowOptions) -> Result<Vec<(String, Timestamp)>, Prob
     Ok(all)
 }
 
-fn not_found(id: EventId) -> semel_core::Failure {
+pub(super) fn not_found(id: EventId) -> semel_core::Failure {
     semel_core::Failure::refused("E-EVENT-UNKNOWN", format!("there is no event {id}"))
         .with_fix("look for it with `semel events list`; it may have been cleaned up")
 }
@@ -106,7 +106,7 @@ fn table(events: &[EventView]) -> Table<7> {
     table
 }
 
-fn text(view: &EventView, with_payload: bool) -> String {
+pub(super) fn text(view: &EventView, with_payload: bool) -> String {
     let (event, time) =
         (&view.event, |time: Option<semel_core::Timestamp>| time.map(|time| time.to_string()));
     let mut text = String::new();

@@ -3,6 +3,7 @@
 #[cfg(feature = "page")]
 mod api;
 mod audit;
+mod buried;
 pub(crate) mod change;
 pub(crate) mod check;
 pub(crate) mod clean;

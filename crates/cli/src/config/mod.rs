@@ -81,6 +81,8 @@ use crate::wiring::SINKS;
 #[derive(Debug, Default)]
 pub(crate) struct Config {
     pub(crate) pipelines: Vec<Pipeline>,
+    /// All of them, whoever uses them.
+    pub(crate) sinks: Vec<Sink>,
     /// When published events are deleted; never, if it is not said.
     pub(crate) retention: Option<Retention>,
     /// Where the page is; nowhere, if it is not said.
@@ -145,6 +147,7 @@ impl Config {
         let trials = document.array("test", |section| read_trial(section, &names));
         Self {
             pipelines,
+            sinks: sinks.into_values().flatten().collect(),
             retention,
             #[cfg(feature = "page")]
             http,

@@ -2,6 +2,7 @@
 //! called, and how each is connected. Help, configuration and commands read these lists.
 
 mod arrivals;
+mod connect;
 mod keys;
 #[cfg(any(
     feature = "aws",
@@ -30,10 +31,9 @@ use semel_core::outbox::AppendError;
 use semel_core::{AdminStore, Event, EventId, Failure, Source};
 
 pub(crate) use self::arrivals::{ReadSink, arrivals_in};
+pub(crate) use self::connect::{ConnectSink, ShareSinks};
 pub(crate) use self::keys::{Keys, connect_keys};
-pub(crate) use self::sinks::{
-    ConnectSink, SINKS, ShareSinks, SinkKind, missing_feature, sinks_in_words,
-};
+pub(crate) use self::sinks::{SINKS, SinkKind, missing_feature, sinks_in_words};
 
 /// A kind of database, known by the beginning of its URL.
 #[derive(Debug)]

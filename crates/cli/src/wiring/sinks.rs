@@ -1,24 +1,30 @@
 //! Which sinks there are, and which keys each of them has.
 
-use std::collections::BTreeSet;
-use std::fmt;
 use std::path::Path;
+#[cfg(feature = "kafka")]
 use std::sync::Arc;
 
-use semel_backends::Arrival;
 use semel_backends::ndjson::{FileSink, StdoutSink};
+#[cfg(feature = "sinks")]
+use semel_core::Failure;
+use semel_core::Schedule;
+#[cfg(feature = "kafka")]
+use semel_core::Sink;
+#[cfg(feature = "kafka")]
 use semel_core::coordination::Share;
 #[cfg(feature = "sinks")]
 use semel_core::wire::Format;
-use semel_core::{Failure, Fault, Schedule, Sink, Topic};
 
+use super::arrivals_in;
+use super::connect::{ConnectSink, sink};
 #[cfg(any(feature = "aws", feature = "kafka"))]
 use super::logins::both_or_neither;
 #[cfg(any(feature = "mqtt", feature = "nats", feature = "rabbitmq"))]
 use super::logins::login;
 #[cfg(feature = "redis")]
 use super::logins::redis_login;
-use super::{Connecting, ReadSink, arrivals_in};
+#[cfg(feature = "kafka")]
+use super::{Connecting, connect::ConnectShare};
 use crate::config::Section;
 
 /// A kind of sink, known by its `type`.
@@ -34,76 +40,6 @@ pub(crate) struct SinkKind {
     pub(crate) topic_may_hold: fn(char) -> bool,
     /// Reads its other keys; all of them before it gives up for one.
     pub(crate) parse: fn(&mut Section<'_>) -> Option<ConnectSink>,
-}
-
-/// Connects a sink that was configured.
-#[derive(Clone)]
-pub(crate) struct ConnectSink {
-    /// What it is connected with; without secrets.
-    settings: String,
-    connect: Arc<dyn Fn() -> Connecting<Arc<dyn Sink>> + Send + Sync>,
-    share: Option<ConnectShare>,
-    /// Why no topic of a template can be one of it, and what to do about it.
-    pub(crate) no_topic: fn(&str) -> Option<&'static str>,
-    /// Where what is there can be read without taking it out.
-    pub(crate) read: Option<ReadSink>,
-}
-
-/// Connects a sink for one share of the pipeline of this name, and for no other.
-type ConnectShare = Arc<dyn Fn(&str, Share) -> Connecting<Arc<dyn Sink>> + Send + Sync>;
-
-impl fmt::Debug for ConnectSink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.settings)
-    }
-}
-
-impl ConnectSink {
-    /// The same, and what is there can be read.
-    fn readable<F>(self, read: impl Fn(BTreeSet<Topic>) -> F + Send + Sync + 'static) -> Self
-    where
-        F: Future<Output = Result<Vec<Arrival>, Failure>> + Send + 'static,
-    {
-        let read = move |topics: BTreeSet<Topic>| Box::pin(read(topics)) as Connecting<_>;
-        Self { read: Some(Arc::new(read)), ..self }
-    }
-
-    /// For everyone.
-    pub(crate) fn connect(&self) -> Connecting<Arc<dyn Sink>> {
-        (self.connect)()
-    }
-
-    /// For the shares of a pipeline: one for all of them, unless each must have its own. Of a sink that
-    /// is away each share waits for its own, so that the other pipelines need not.
-    pub(crate) async fn for_shares(&self, drain: bool) -> Result<ShareSinks, Failure> {
-        if let Some(connect) = &self.share {
-            return Ok(ShareSinks::Each(Arc::clone(connect)));
-        }
-        match self.connect().await {
-            Ok(sink) => Ok(ShareSinks::Same(sink)),
-            Err(failure) if failure.fault() == Fault::Unavailable && !drain => {
-                let connect = Arc::clone(&self.connect);
-                Ok(ShareSinks::Each(Arc::new(move |_, _| connect())))
-            }
-            Err(failure) => Err(failure),
-        }
-    }
-}
-
-/// The sinks of the shares of a pipeline.
-pub(crate) enum ShareSinks {
-    Same(Arc<dyn Sink>),
-    Each(ConnectShare),
-}
-
-impl ShareSinks {
-    /// That of one share.
-    pub(crate) fn open(&self, pipeline: &str, share: Share) -> Connecting<Arc<dyn Sink>> {
-        match self {
-            Self::Same(sink) => Box::pin(std::future::ready(Ok(Arc::clone(sink)))),
-            Self::Each(connect) => connect(pipeline, share),
-        }
-    }
 }
 
 /// All sinks.
@@ -233,21 +169,6 @@ pub(crate) fn sinks_in_words() -> String {
     format!("Sinks:\n{}", SINKS.iter().map(line).collect::<String>())
 }
 
-/// Remembers how a sink is connected, and with what.
-fn sink<C, S, F>(config: C, connect: impl Fn(C) -> F + Send + Sync + 'static) -> ConnectSink
-where
-    C: Clone + fmt::Debug + Send + Sync + 'static,
-    S: Sink + 'static,
-    F: Future<Output = Result<S, Failure>> + Send + 'static,
-{
-    let settings = format!("{config:?}");
-    let connect = Arc::new(move || {
-        let connecting = connect(config.clone());
-        Box::pin(async move { Ok(Arc::new(connecting.await?) as Arc<dyn Sink>) }) as Connecting<_>
-    });
-    ConnectSink { settings, connect, share: None, no_topic: |_| None, read: None }
-}
-
 #[cfg(feature = "kafka")]
 fn kafka(section: &mut Section<'_>) -> Option<ConnectSink> {
     use semel_backends::kafka::{Compression, KafkaConfig, Sasl};
@@ -285,12 +206,14 @@ fn kafka(section: &mut Section<'_>) -> Option<ConnectSink> {
         Arc::new(move |pipeline: &str, share| connect_once(&config, id.as_deref(), pipeline, share))
             as ConnectShare
     });
-    let read = config.clone();
+    let (read, letters) = (config.clone(), config.clone());
     let plain = sink((config, once), |(config, _)| async move { config.connect().await });
     let plain = plain.readable(move |topics| {
         let config = read.clone();
         async move { config.arrivals(&topics).await }
     });
+    let plain = plain
+        .with_letters(letters, |config, queue| async move { config.dead_letters(&queue).await });
     Some(ConnectSink { share, no_topic: super::topics::kafka, ..plain })
 }
 
@@ -360,8 +283,15 @@ fn rabbitmq(section: &mut Section<'_>) -> Option<ConnectSink> {
     checked(section, "exchange", config.check())?;
     config = with(config, timeout, RabbitmqConfig::timeout);
     config = with(config, size, RabbitmqConfig::max_message_bytes);
+    let letters = config.clone();
     let sink = sink(config, RabbitmqConfig::connect);
-    Some(ConnectSink { no_topic: super::topics::rabbitmq, ..sink })
+    let sink = ConnectSink { no_topic: super::topics::rabbitmq, ..sink };
+    Some(
+        sink.with_letters(
+            letters,
+            |config, queue| async move { config.dead_letters(&queue).await },
+        ),
+    )
 }
 
 #[cfg(feature = "rabbitmq")]
@@ -404,8 +334,10 @@ fn nats(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, ca, NatsConfig::ca_file);
     config = with(config, stream, NatsConfig::create_stream);
     config = with(config, timeout, NatsConfig::timeout);
-    let read = config.clone();
+    let (read, letters) = (config.clone(), config.clone());
     let sink = sink(config, NatsConfig::connect);
+    let sink = sink
+        .with_letters(letters, |config, queue| async move { config.dead_letters(&queue).await });
     let sink = ConnectSink { no_topic: super::topics::nats, ..sink };
     Some(sink.readable(move |topics| {
         let config = read.clone();
@@ -462,8 +394,10 @@ fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, length, RedisConfig::max_len);
     config = with(config, size, RedisConfig::max_field_bytes);
     config = with(config, timeout, RedisConfig::timeout);
-    let read = config.clone();
+    let (read, letters) = (config.clone(), config.clone());
     let sink = sink(config, RedisConfig::connect);
+    let sink = sink
+        .with_letters(letters, |config, queue| async move { config.dead_letters(&queue).await });
     Some(sink.readable(move |topics| {
         let config = read.clone();
         async move { config.arrivals(&topics).await }
@@ -473,8 +407,15 @@ fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
 #[cfg(feature = "aws")]
 fn sqs(section: &mut Section<'_>) -> Option<ConnectSink> {
     let config = aws(section)?;
+    let letters = config.clone();
     let sink = sink(config, semel_backends::aws::AwsConfig::connect_sqs);
-    Some(ConnectSink { no_topic: super::topics::sqs, ..sink })
+    let sink = ConnectSink { no_topic: super::topics::sqs, ..sink };
+    Some(
+        sink.with_letters(
+            letters,
+            |config, queue| async move { config.dead_letters(&queue).await },
+        ),
+    )
 }
 
 #[cfg(feature = "aws")]

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 /// | `semel-error-code` | its code |
 /// | `semel-attempts` | how often it was tried |
 /// | `semel-consumer` | who tried |
-/// | `semel-origin` | where it was: `topic/partition@offset`, a queue, `stream@id` |
+/// | `semel-origin` | where it was: `topic/partition@offset`, `stream/subject@sequence`, `stream@id`, `queue@id`, a queue |
 ///
 /// ```
 /// use semel_core::Failure;
@@ -74,5 +74,52 @@ impl Epitaph<'_> {
         for (name, value) in all {
             each(name, &binding.escape_value(value));
         }
+    }
+}
+
+/// What an [`Epitaph`] says, read from the headers of a dead letter.
+///
+/// ```
+/// use semel_core::wire::{Binding, Inscription};
+///
+/// let headers = [("semel-error", "no order 42"), ("semel-origin", "orders/0@17")];
+/// let said = Inscription::read(Binding::Kafka, headers).unwrap();
+/// assert_eq!((&*said.error, &*said.origin), ("no order 42", "orders/0@17"));
+/// assert_eq!(Inscription::read(Binding::Kafka, [("tenant", "acme")]), None);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inscription {
+    /// What happened.
+    pub error: String,
+    /// The code of what happened.
+    pub code: String,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Who tried.
+    pub consumer: String,
+    /// Where it was.
+    pub origin: String,
+}
+
+impl Inscription {
+    /// Reads it; nothing, where no header says where the message was: then no consumer of semel put
+    /// it there.
+    pub fn read<'a>(
+        binding: Binding,
+        headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Option<Self> {
+        let mut said = Self::default();
+        for (name, value) in headers {
+            let value = || binding.unescape(value).into_owned();
+            match name {
+                Epitaph::ERROR => said.error = value(),
+                Epitaph::CODE => said.code = value(),
+                Epitaph::ATTEMPTS => said.attempts = value().parse().unwrap_or(0),
+                Epitaph::CONSUMER => said.consumer = value(),
+                Epitaph::ORIGIN => said.origin = value(),
+                _ => {}
+            }
+        }
+        (!said.origin.is_empty()).then_some(said)
     }
 }

@@ -24,7 +24,7 @@ mod epitaph;
 mod escape;
 mod plain;
 
-pub use epitaph::Epitaph;
+pub use epitaph::{Epitaph, Inscription};
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -349,6 +349,11 @@ mod tests {
                 let pairs = headers.iter().map(|(name, value)| (&**name, &**value));
                 let back = decode(binding, content_type, pairs, format.body(&event)).unwrap();
                 assert_eq!(back, event, "{binding:?} {format:?}");
+                let pairs = headers.iter().map(|(name, value)| (&**name, &**value));
+                let said = Inscription::read(binding, pairs).unwrap();
+                assert!(failure.to_string().starts_with(&said.error), "{binding:?} {said:?}");
+                let rest = (&*said.code, said.attempts, &*said.consumer, &*said.origin);
+                assert_eq!(rest, ("E-TEST", 3, "ß", "t/0@1"), "{binding:?}");
             }
         }
     }

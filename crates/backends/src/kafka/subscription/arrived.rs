@@ -55,12 +55,7 @@ impl Arrived {
         &self,
         log: Option<&Arc<PartitionLog>>,
     ) -> Result<Message, Failure> {
-        // What is not text is no header of an event.
-        let headers = self.headers.iter().filter_map(|Header { key, value }| {
-            std::str::from_utf8(value?).ok().map(|value| (key, value))
-        });
-        let event = decode(Binding::Kafka, None, headers, self.body.clone())?;
-        let mut message = Message::first(self.partition.topic.clone(), event);
+        let mut message = Message::first(self.partition.topic.clone(), self.event()?);
         let key = self.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
         message.key = key.filter(|key| *key != message.event.aggregate_id).map(Into::into);
         if let (Some(log), Ok(offset)) = (log, u64::try_from(self.offset)) {
@@ -73,33 +68,58 @@ impl Arrived {
         Ok(message)
     }
 
+    /// The event that it carries.
+    ///
+    /// # Errors
+    /// `Refused` when it carries none.
+    pub(in crate::kafka) fn event(&self) -> Result<Event, Failure> {
+        decode(Binding::Kafka, None, self.headers(), self.body.clone())
+    }
+
     /// The message as a dead letter, and where it goes.
     pub(super) fn letter(&self, place: usize, grave: Topic, why: Why<'_>) -> (Message, Record) {
         let Partition { topic, number } = &self.partition;
         let origin = format!("{topic}/{number}@{}", self.offset);
         let Why { failure, attempts, group } = why;
         let epitaph = Epitaph { failure, attempts, consumer: group, origin: &origin };
+        let mut record = self.record(place);
+        let mut all = Some(record.headers);
+        epitaph.headers(Binding::Kafka, &mut |key, value| {
+            record.size += key.len() + value.len();
+            all = all.take().map(|all| all.insert(Header { key, value: Some(value) }));
+        });
+        record.headers = all.unwrap_or_default();
+        (self.bound_for(grave), record)
+    }
+
+    /// What stands for the message on its way to another topic: it goes where its key leads.
+    pub(in crate::kafka) fn bound_for(&self, topic: Topic) -> Message {
+        let key = self.key.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+        let mut message = Message::first(topic, Event::new("semel.dead_letter", &*key, "Dead"));
+        message.key = Some(key.into());
+        message
+    }
+
+    /// The message as it was, without what is said of its death or of its place.
+    pub(in crate::kafka) fn record(&self, place: usize) -> Record {
         let mut headers = OwnedHeaders::new_with_capacity(self.headers.count() + 5);
         let mut size = self.body.len();
         for Header { key, value } in self.headers.iter().filter(|header| is_kept(header.key)) {
             size += key.len() + value.map_or(0, <[u8]>::len);
             headers = headers.insert(Header { key, value });
         }
-        let mut all = Some(headers);
-        epitaph.headers(Binding::Kafka, &mut |key, value| {
-            size += key.len() + value.len();
-            all = all.take().map(|all| all.insert(Header { key, value: Some(value) }));
-        });
-        let key = self.key.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-        let mut message = Message::first(grave, Event::new("semel.dead_letter", &*key, "Dead"));
-        message.key = Some(key.into());
-        let record =
-            Record { place, headers: all.unwrap_or_default(), value: self.body.clone(), size };
-        (message, record)
+        Record { place, headers, value: self.body.clone(), size }
+    }
+
+    /// Its headers, as far as they are text; what is not is no header of an event.
+    pub(in crate::kafka) fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.headers.iter().filter_map(|Header { key, value }| {
+            std::str::from_utf8(value?).ok().map(|value| (key, value))
+        })
     }
 }
 
-/// Whether a header says something of a dead letter too.
+/// Whether a header says something of the message wherever it is.
 fn is_kept(name: &str) -> bool {
     !Epitaph::has(name) && name != stamp::HEADER
 }

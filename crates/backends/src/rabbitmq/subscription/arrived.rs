@@ -5,19 +5,19 @@ use lapin::BasicProperties;
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use semel_core::wire::{Binding, Epitaph, decode};
-use semel_core::{Failure, Message};
+use semel_core::{Event, Failure, Message};
 
 /// A message as it came.
-pub(super) struct Arrived {
+pub(in crate::rabbitmq) struct Arrived {
     /// What the channel recognises it by.
-    pub(super) tag: u64,
+    pub(in crate::rabbitmq) tag: u64,
     routing_key: String,
     properties: BasicProperties,
-    pub(super) body: Bytes,
+    pub(in crate::rabbitmq) body: Bytes,
 }
 
 impl Arrived {
-    pub(super) fn new(delivery: Delivery) -> Self {
+    pub(in crate::rabbitmq) fn new(delivery: Delivery) -> Self {
         Self {
             tag: delivery.delivery_tag,
             routing_key: delivery.routing_key.to_string(),
@@ -31,29 +31,85 @@ impl Arrived {
     /// # Errors
     /// `Refused` when it is no event.
     pub(super) fn message(&self, queue: &str) -> Result<Message, Failure> {
+        let topic = if self.routing_key.is_empty() { queue } else { &self.routing_key };
+        Ok(Message::first(topic, self.event()?))
+    }
+
+    /// The event that it carries.
+    ///
+    /// # Errors
+    /// `Refused` when it carries none.
+    pub(in crate::rabbitmq) fn event(&self) -> Result<Event, Failure> {
         let content_type = self.properties.content_type().as_ref().map(ShortString::as_str);
-        let table = self.properties.headers().as_ref();
-        // The broker adds numbers of its own; what is not text is no header of an event.
-        let headers = table.into_iter().flat_map(FieldTable::inner).filter_map(|(name, value)| {
+        decode(Binding::Amqp, content_type, self.headers(), self.body.clone())
+    }
+
+    /// Its headers. The broker adds numbers of its own; what is not text is no header of an event.
+    pub(in crate::rabbitmq) fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.table().filter_map(|(name, value)| {
             let AMQPValue::LongString(value) = value else { return None };
             Some((name.as_str(), std::str::from_utf8(value.as_bytes()).ok()?))
-        });
-        let event = decode(Binding::Amqp, content_type, headers, self.body.clone())?;
-        let topic = if self.routing_key.is_empty() { queue } else { &self.routing_key };
-        Ok(Message::first(topic, event))
+        })
+    }
+
+    /// How often a quorum queue has given it out before.
+    pub(in crate::rabbitmq) fn deliveries(&self) -> u64 {
+        let count = self.table().find(|(name, _)| name.as_str() == COUNTERS[0]);
+        count.and_then(|(_, value)| number(value)).unwrap_or(0)
     }
 
     /// The properties of the message as a dead letter.
     pub(super) fn properties_with(&self, epitaph: Epitaph<'_>) -> BasicProperties {
+        self.rewritten(Some(epitaph), Epitaph::has)
+    }
+
+    /// The properties that the message had before it was a dead letter.
+    pub(in crate::rabbitmq) fn own_properties(&self) -> BasicProperties {
+        self.rewritten(None, Epitaph::has)
+    }
+
+    /// The properties of the same letter once more.
+    pub(in crate::rabbitmq) fn same_properties(&self) -> BasicProperties {
+        self.rewritten(None, |_| false)
+    }
+
+    fn rewritten(
+        &self,
+        epitaph: Option<Epitaph<'_>>,
+        drops: impl Fn(&str) -> bool,
+    ) -> BasicProperties {
         const PERSISTENT: u8 = 2;
         let mut headers = FieldTable::default();
-        let own = self.properties.headers().clone().unwrap_or_default();
-        for (name, value) in own.inner().iter().filter(|(name, _)| !Epitaph::has(name.as_str())) {
-            headers.insert(name.clone(), value.clone());
+        for (name, value) in self.table() {
+            if !drops(name.as_str()) && !COUNTERS.contains(&name.as_str()) {
+                headers.insert(name.clone(), value.clone());
+            }
         }
-        epitaph.headers(Binding::Amqp, &mut |name, value| {
-            headers.insert(name.into(), AMQPValue::LongString(LongString::from(value)));
-        });
+        if let Some(epitaph) = epitaph {
+            epitaph.headers(Binding::Amqp, &mut |name, value| {
+                headers.insert(name.into(), AMQPValue::LongString(LongString::from(value)));
+            });
+        }
         self.properties.clone().with_headers(headers).with_delivery_mode(PERSISTENT)
+    }
+
+    fn table(&self) -> impl Iterator<Item = (&ShortString, &AMQPValue)> {
+        self.properties.headers().iter().flat_map(FieldTable::inner)
+    }
+}
+
+/// What a quorum queue counts of a message, and says in its headers: nothing of another queue.
+const COUNTERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
+
+fn number(value: &AMQPValue) -> Option<u64> {
+    match value {
+        AMQPValue::LongLongInt(number) => u64::try_from(*number).ok(),
+        AMQPValue::LongInt(number) => u64::try_from(*number).ok(),
+        AMQPValue::LongUInt(number) => Some(u64::from(*number)),
+        AMQPValue::ShortInt(number) => u64::try_from(*number).ok(),
+        AMQPValue::ShortUInt(number) => Some(u64::from(*number)),
+        AMQPValue::ShortShortInt(number) => u64::try_from(*number).ok(),
+        AMQPValue::ShortShortUInt(number) => Some(u64::from(*number)),
+        _ => None,
     }
 }

@@ -1,6 +1,6 @@
 //! A queue as a source.
 
-mod arrived;
+pub(super) mod arrived;
 mod config;
 mod inflow;
 
@@ -11,8 +11,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use lapin::options::BasicPublishOptions;
-use lapin::types::ShortString;
 use semel_core::wire::Epitaph;
 use semel_core::{Batch, Failure, Fault, Guarantees, Holding, Limit, Outcome, Settlement, Source};
 use tokio::task::JoinHandle;
@@ -22,7 +20,7 @@ pub use config::RabbitmqSubscriptionConfig;
 
 use self::arrived::Arrived;
 use self::inflow::{Inbox, Inflow};
-use super::error::{failure, not_buried, rejected, timed_out};
+use super::error::{failure, not_buried, timed_out};
 use super::link::{Dialler, declare_bare_queue};
 use super::sink::trusted;
 
@@ -126,36 +124,18 @@ impl RabbitmqSubscription {
 
     /// Publishes a dead letter, and waits until its queue has it.
     async fn bury(&self, arrived: &Arrived, why: &Failure, attempts: u32) -> Result<(), Failure> {
-        let RabbitmqSubscriptionConfig { queue, dead_queue, consumer, connection, .. } =
-            &self.config;
+        let RabbitmqSubscriptionConfig { queue, dead_queue, consumer, .. } = &self.config;
         let epitaph = Epitaph { failure: why, attempts, consumer, origin: queue.as_str() };
-        let properties = arrived.properties_with(epitaph);
-        let link = self.graves.link().await?;
-        let publish = async {
-            let channel = link.channel().await?;
-            let options = BasicPublishOptions { mandatory: true, ..Default::default() };
-            let (exchange, name) = (ShortString::default(), dead_queue.name.clone());
-            let sent = channel.basic_publish(exchange, name, options, &arrived.body, properties);
-            let answer = async { sent.await?.await }.await.map_err(failure("publish"))?;
-            let acknowledged = answer.is_ack();
-            if answer.take_message().is_some() {
-                return Err(not_buried(dead_queue.name.as_str()));
-            }
-            link.give_back(channel);
-            if acknowledged { Ok(()) } else { Err(rejected()) }
-        };
-        let limit = connection.timeout;
-        let done = timeout(limit, publish).await;
-        let done = done.unwrap_or_else(|_| Err(timed_out("publish a dead letter", limit)));
-        done.map_err(|failure| match failure.fault() {
+        let (grave, properties) = (&dead_queue.name, arrived.properties_with(epitaph));
+        match self.graves.publish_to(grave, &arrived.body, properties).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(not_buried(grave.as_str())),
             // The message stays where it is: whatever the matter is, it is to be tried again.
-            Fault::Transient => Failure::unavailable(failure.code(), failure.to_string()),
-            Fault::Unavailable => {
-                self.graves.abandon(&link);
-                failure
+            Err(failure) if failure.fault() == Fault::Transient => {
+                Err(Failure::unavailable(failure.code(), failure.to_string()))
             }
-            Fault::Refused | Fault::Misconfigured => failure,
-        })
+            Err(failure) => Err(failure),
+        }
     }
 
     /// Tells the broker to forget messages.

@@ -25,7 +25,7 @@ async fn every_command_of_the_documentation_runs() {
     let Some(payments) = Server::start(Service::Postgres, "documented_payments").await else {
         return;
     };
-    prepare(&server, &payments.url);
+    prepare(&server, &payments.url, &redis);
     let event = fs::read_to_string(server.file("events.ndjson")).unwrap();
     let event: serde_json::Value = serde_json::from_str(event.lines().next().unwrap()).unwrap();
     let ours = [
@@ -74,11 +74,12 @@ fn is_cargo(line: &str) -> bool {
 }
 
 /// A database with an event that is published, and one that is a dead letter; a relay that may be
-/// asked with a token; and the database of a consumer.
-fn prepare(folder: &Folder, consumer: &str) {
+/// asked with a token; the database of a consumer; and a broker.
+fn prepare(folder: &Folder, consumer: &str, redis: &str) {
     let http = "[http]\nlisten = \"127.0.0.1:0\"\n";
     let access = "[http.access.ops]\nrole = \"admin\"\ntoken_file = \"token\"\n";
-    folder.configure(&format!("[limits]\npayload = \"1KiB\"\n{http}{access}"));
+    let broker = format!("[sink.broker]\ntype = \"redis\"\nurl = \"{redis}\"\n");
+    folder.configure(&format!("[limits]\npayload = \"1KiB\"\n{http}{access}{broker}"));
     fs::write(folder.file("token"), "the token of the operators\n").unwrap();
     for url in [DATABASE, consumer] {
         folder.expect(0, DATABASE, &["migrate", "up", "--database", url]);

@@ -1,0 +1,128 @@
+//! How a sink that was configured is connected, and what else can be asked of its broker.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+use semel_backends::{Arrival, DeadQueue};
+use semel_core::coordination::Share;
+use semel_core::{Failure, Fault, Sink, Topic};
+
+use super::{Connecting, ReadSink};
+
+/// Connects a sink that was configured.
+#[derive(Clone)]
+pub(crate) struct ConnectSink {
+    /// What it is connected with; without secrets.
+    pub(super) settings: String,
+    pub(super) connect: Arc<dyn Fn() -> Connecting<Arc<dyn Sink>> + Send + Sync>,
+    pub(super) share: Option<ConnectShare>,
+    /// Why no topic of a template can be one of it, and what to do about it.
+    pub(crate) no_topic: fn(&str) -> Option<&'static str>,
+    /// Where what is there can be read without taking it out.
+    pub(crate) read: Option<ReadSink>,
+    /// Where consumers leave dead letters: opens a queue of them.
+    pub(crate) letters: Option<OpenLetters>,
+}
+
+/// Opens a queue of dead letters.
+pub(crate) type OpenLetters = Arc<dyn Fn(String) -> Connecting<Box<dyn DeadQueue>> + Send + Sync>;
+
+/// Connects a sink for one share of the pipeline of this name, and for no other.
+pub(super) type ConnectShare = Arc<dyn Fn(&str, Share) -> Connecting<Arc<dyn Sink>> + Send + Sync>;
+
+impl fmt::Debug for ConnectSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.settings)
+    }
+}
+
+impl ConnectSink {
+    /// The same, and what is there can be read.
+    pub(super) fn readable<F>(
+        self,
+        read: impl Fn(BTreeSet<Topic>) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Result<Vec<Arrival>, Failure>> + Send + 'static,
+    {
+        let read = move |topics: BTreeSet<Topic>| Box::pin(read(topics)) as Connecting<_>;
+        Self { read: Some(Arc::new(read)), ..self }
+    }
+
+    /// The same, and consumers leave dead letters there.
+    #[cfg(any(
+        feature = "aws",
+        feature = "kafka",
+        feature = "nats",
+        feature = "rabbitmq",
+        feature = "redis"
+    ))]
+    pub(super) fn with_letters<C, F>(
+        self,
+        config: C,
+        open: impl Fn(C, String) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        C: Clone + Send + Sync + 'static,
+        F: Future<Output = Result<Box<dyn DeadQueue>, Failure>> + Send + 'static,
+    {
+        let open = move |queue| Box::pin(open(config.clone(), queue)) as Connecting<_>;
+        Self { letters: Some(Arc::new(open)), ..self }
+    }
+
+    /// For everyone.
+    pub(crate) fn connect(&self) -> Connecting<Arc<dyn Sink>> {
+        (self.connect)()
+    }
+
+    /// For the shares of a pipeline: one for all of them, unless each must have its own. Of a sink that
+    /// is away each share waits for its own, so that the other pipelines need not.
+    pub(crate) async fn for_shares(&self, drain: bool) -> Result<ShareSinks, Failure> {
+        if let Some(connect) = &self.share {
+            return Ok(ShareSinks::Each(Arc::clone(connect)));
+        }
+        match self.connect().await {
+            Ok(sink) => Ok(ShareSinks::Same(sink)),
+            Err(failure) if failure.fault() == Fault::Unavailable && !drain => {
+                let connect = Arc::clone(&self.connect);
+                Ok(ShareSinks::Each(Arc::new(move |_, _| connect())))
+            }
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+/// The sinks of the shares of a pipeline.
+pub(crate) enum ShareSinks {
+    Same(Arc<dyn Sink>),
+    Each(ConnectShare),
+}
+
+impl ShareSinks {
+    /// That of one share.
+    pub(crate) fn open(&self, pipeline: &str, share: Share) -> Connecting<Arc<dyn Sink>> {
+        match self {
+            Self::Same(sink) => Box::pin(std::future::ready(Ok(Arc::clone(sink)))),
+            Self::Each(connect) => connect(pipeline, share),
+        }
+    }
+}
+
+/// Remembers how a sink is connected, and with what.
+pub(super) fn sink<C, S, F>(
+    config: C,
+    connect: impl Fn(C) -> F + Send + Sync + 'static,
+) -> ConnectSink
+where
+    C: Clone + fmt::Debug + Send + Sync + 'static,
+    S: Sink + 'static,
+    F: Future<Output = Result<S, Failure>> + Send + 'static,
+{
+    let settings = format!("{config:?}");
+    let connect = Arc::new(move || {
+        let connecting = connect(config.clone());
+        Box::pin(async move { Ok(Arc::new(connecting.await?) as Arc<dyn Sink>) }) as Connecting<_>
+    });
+    ConnectSink { settings, connect, share: None, no_topic: |_| None, read: None, letters: None }
+}
