@@ -21,7 +21,13 @@ pub(super) async fn list(options: &DeadListOptions) -> Result<Exit, Problem> {
     options.check_buried()?;
     let page = &options.page;
     let mut yard = Yard::open(&options.buried, &page.owner).await?;
-    let letters = yard.look(page.limit, |_| false).await?;
+    let (mut letters, limit) = (Vec::new(), page.limit);
+    let look = yard.look(limit, |some| {
+        letters.extend(some);
+        letters.len() < limit
+    });
+    look.await?;
+    letters.truncate(limit);
     match page.output.format {
         Format::Text => {
             table(&letters).print();
@@ -44,13 +50,16 @@ pub(super) async fn show(options: &DeadShowOptions) -> Result<Exit, Problem> {
     let show = &options.show;
     let mut yard = Yard::open(&options.buried, &show.owner).await?;
     let is_it = |letter: &DeadLetter| letter.event.as_ref().is_some_and(|it| it.id == show.id);
-    let letters = yard.look(usize::MAX, is_it).await?;
-    let Some(letter) = letters.iter().find(|letter| is_it(letter)) else {
-        return Err(yard.problem(events::not_found(show.id)));
-    };
+    let mut found = None;
+    let look = yard.look(usize::MAX, |some| {
+        found = some.into_iter().find(is_it);
+        found.is_none()
+    });
+    look.await?;
+    let letter = found.ok_or_else(|| yard.problem(events::not_found(show.id)))?;
     match show.output.format {
-        Format::Text => print(&in_words(letter, show.payload)),
-        Format::Json => print_json(&in_json(letter, show.payload)),
+        Format::Text => print(&in_words(&letter, show.payload)),
+        Format::Json => print_json(&in_json(&letter, show.payload)),
     }
     Ok(Exit::Done)
 }
@@ -113,29 +122,24 @@ impl Yard {
         }
     }
 
-    /// The oldest letters, at most so many, and no further than what is looked for; all are given
-    /// back.
+    /// Shows letters, oldest first and about so many at a time, as long as more are wanted; all are
+    /// given back.
     async fn look(
         &mut self,
-        most: usize,
-        is_it: impl Fn(&DeadLetter) -> bool,
-    ) -> Result<Vec<DeadLetter>, Problem> {
+        at_once: usize,
+        mut wants_more: impl FnMut(Vec<DeadLetter>) -> bool,
+    ) -> Result<(), Problem> {
         const PAGE: usize = 1000;
-        let mut letters = Vec::new();
         let looked = loop {
-            let some = match self.queue.next(PAGE.min(most - letters.len())).await {
-                Ok(some) => some,
+            match self.queue.next(PAGE.min(at_once)).await {
+                Ok(some) if some.is_empty() => break Ok(()),
+                Ok(some) if !wants_more(some) => break Ok(()),
+                Ok(_) => {}
                 Err(failure) => break Err(self.problem(failure)),
-            };
-            let is_last = some.is_empty() || some.iter().any(&is_it);
-            letters.extend(some);
-            if is_last || letters.len() >= most {
-                break Ok(());
             }
         };
         self.queue.close().await;
-        letters.truncate(most);
-        looked.map(|()| letters)
+        looked
     }
 
     fn problem(&self, failure: Failure) -> Problem {
