@@ -132,9 +132,11 @@ impl Yard {
         const PAGE: usize = 1000;
         let looked = loop {
             match self.queue.next(PAGE.min(at_once)).await {
-                Ok(some) if some.is_empty() => break Ok(()),
-                Ok(some) if !wants_more(some) => break Ok(()),
-                Ok(_) => {}
+                Ok(some) => {
+                    if some.is_empty() || !wants_more(some) {
+                        break Ok(());
+                    }
+                }
                 Err(failure) => break Err(self.problem(failure)),
             }
         };
