@@ -101,14 +101,20 @@ async fn accept(listener: TcpListener, target: String, weather: Arc<watch::Sende
             let until_cut = changes.wait_for(|weather| weather.cuts != now.cuts);
             tokio::select! {
                 _ = until_cut => {}
-                () = carry(client, target, weather) => {}
+                () = carry(client, target, weather, now.cuts) => {}
             }
         });
     }
 }
 
-/// Carries both directions until one side ends.
-async fn carry(client: TcpStream, target: String, weather: Arc<watch::Sender<Weather>>) {
+/// Carries both directions until one side ends. After a cut nothing more passes, however late it is
+/// noticed.
+async fn carry(
+    client: TcpStream,
+    target: String,
+    weather: Arc<watch::Sender<Weather>>,
+    cuts_before: u64,
+) {
     let Ok(server) = TcpStream::connect(target).await else { return };
     for side in [&client, &server] {
         side.set_nodelay(true).ok();
@@ -118,7 +124,10 @@ async fn carry(client: TcpStream, target: String, weather: Arc<watch::Sender<Wea
     let replies = async {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
-            let Weather { swallow_replies, delay_replies, .. } = *weather.borrow();
+            let Weather { swallow_replies, delay_replies, cuts, .. } = *weather.borrow();
+            if cuts != cuts_before {
+                return;
+            }
             if !delay_replies.is_zero() {
                 sleep(delay_replies).await;
             }
