@@ -1,7 +1,6 @@
 # shellcheck shell=bash
-# Tests that failed in company, once more alone: many look at the clock, and on a machine that is full
-# they get too little of it. What fails again fails the run. What passes is named at the end, because
-# it is to be mended: its outcome may depend on the time that it gets, and on nothing else.
+# Tests that failed in company, once more alone. The run has failed all the same; but whoever mends it
+# knows then whether to look at the test, and the time that it gets, or at what it tests.
 
 few=3 # more than these are no accident
 
@@ -37,8 +36,4 @@ failed_tests() {
 
 print_unsteady() {
   [[ ! -e $scratch/unsteady ]] || sed 's/^/UNSTEADY (failed in company, passed alone): /' "$scratch/unsteady"
-}
-
-count_unsteady() {
-  if [[ -e $scratch/unsteady ]]; then wc -l <"$scratch/unsteady"; else say 0; fi
 }
