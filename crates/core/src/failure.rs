@@ -122,7 +122,8 @@ impl Failure {
     }
 
     /// Adds how long the other side asks to be left alone: the next attempt is made no earlier,
-    /// whatever the schedule says.
+    /// whatever the schedule says. In an outage nothing is sent, and no probe made, for so long; after
+    /// a minute a relay probes all the same.
     #[must_use]
     pub fn with_retry_after(mut self, wait: Duration) -> Self {
         self.0.retry_after = Some(wait);

@@ -55,7 +55,8 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// The same, with a retry no earlier than `time`: for a receiver that asks to be left alone.
+    /// The same, with a retry no earlier than `time`: for a receiver that asks to be left alone. In
+    /// an outage it is the next probe that waits, of whoever probes.
     ///
     /// ```
     /// # use semel_core::{Decision, Timestamp};

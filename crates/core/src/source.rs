@@ -79,6 +79,13 @@ pub trait Source: Send {
     /// again.
     async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure>;
 
+    /// Whether the last call found that somebody else took over. Such a source brings nothing, and
+    /// one in its place would have to be opened. The default, no, is right for a source that finds
+    /// that out when it settles, or that cannot be taken over.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// Called once, when nothing more will be asked or settled: gives what is still unsettled back
     /// to whoever comes next, sooner than a lease would. The default does nothing, which is right
     /// for a source whose successor takes over at once.
@@ -101,6 +108,10 @@ impl<S: Source + ?Sized> Source for Box<S> {
 
     async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
         self.as_mut().settle(settlements).await
+    }
+
+    fn is_lost(&self) -> bool {
+        self.as_ref().is_lost()
     }
 
     async fn close(&mut self) {

@@ -23,6 +23,10 @@ impl Circuit {
     /// Short, so that events flow again soon after the other side is back.
     const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
+    /// The longest rest that the other side can ask for: one probe a minute is no burden, and what it
+    /// asked for may be over before.
+    const LONGEST_REST: Duration = Duration::from_secs(60);
+
     /// Nothing is known yet: a probe comes first.
     pub(crate) fn untested(now: Instant) -> Self {
         Self { state: State::Open { probe_at: now }, backoff: Self::FIRST_WAIT }
@@ -40,6 +44,13 @@ impl Circuit {
             self.backoff = (self.backoff * 2).min(Self::LONGEST_WAIT);
         }
         news
+    }
+
+    /// The other side asked to be left alone for so long: while open, no probe comes earlier.
+    pub(crate) fn rest(&mut self, now: Instant, wait: Duration) {
+        if let State::Open { probe_at } = &mut self.state {
+            *probe_at = (*probe_at).max(now + wait.min(Self::LONGEST_REST));
+        }
     }
 
     /// When to probe, while open.
@@ -99,5 +110,23 @@ mod tests {
         let probe_at = circuit.probe_at();
         assert!(!circuit.trip(start + Duration::from_secs(9)));
         assert_eq!(circuit.probe_at(), probe_at);
+    }
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_to_be_left_alone_is_for_a_minute_at_most() {
+        let start = Instant::now();
+        let mut circuit = Circuit::untested(start);
+        circuit.close();
+        circuit.rest(start, Duration::from_secs(7));
+        assert!(circuit.is_closed(), "asking is no outage by itself");
+        circuit.trip(start);
+        let mut waits = Vec::new();
+        for seconds in [7, 0, 3, 3600] {
+            circuit.rest(start, Duration::from_secs(seconds));
+            waits.push((circuit.probe_at().unwrap() - start).as_secs());
+        }
+        assert_eq!(waits, [7, 7, 7, 60]);
+        circuit.start_probe();
+        circuit.trip(start);
+        assert_eq!((circuit.probe_at().unwrap() - start).as_millis(), 100, "asked for once");
     }
 }

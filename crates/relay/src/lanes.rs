@@ -66,6 +66,8 @@ pub(crate) struct Lanes {
     ready: VecDeque<Held>,
     busy: LaneMap<Busy>,
     delayed: BinaryHeap<Reverse<(Timestamp, LaneKey)>>,
+    /// How many events wait in lanes whose head is tried again, now or later.
+    behind_retries: usize,
     groups: u64,
     exclusive: bool,
 }
@@ -74,6 +76,8 @@ pub(crate) struct Lanes {
 #[derive(Debug)]
 struct Busy {
     why: Why,
+    /// Whether its head failed before.
+    is_retried: bool,
     waiting: VecDeque<Held>,
 }
 
@@ -111,12 +115,13 @@ impl Lanes {
             let Some(held) = self.ready.pop_front() else { break };
             match self.busy.entry(held.tag.lane) {
                 Entry::Vacant(free) => {
-                    free.insert(Busy { why: Why::Group(number), waiting: VecDeque::new() });
+                    free.insert(Busy::new(Why::Group(number), held.message.attempt > 1));
                     group.occupied.lanes.push(held.tag.lane);
                 }
                 Entry::Occupied(mut lane) => {
                     if lane.get().why != Why::Group(number) && self.exclusive {
                         lane.get_mut().waiting.push_back(held);
+                        self.behind_retries += usize::from(lane.get().is_retried);
                         continue;
                     }
                 }
@@ -139,10 +144,8 @@ impl Lanes {
 
     /// Puts events back at the front of their lane, which a group occupies.
     pub(crate) fn put_back(&mut self, lane: LaneKey, events: Vec<Held>) {
-        let busy = self
-            .busy
-            .entry(lane)
-            .or_insert_with(|| Busy { why: Why::Delayed, waiting: VecDeque::new() });
+        let busy = self.busy.entry(lane).or_insert_with(|| Busy::new(Why::Delayed, false));
+        self.behind_retries += if busy.is_retried { events.len() } else { 0 };
         for held in events.into_iter().rev() {
             busy.waiting.push_front(held);
         }
@@ -154,7 +157,15 @@ impl Lanes {
         self.delayed.push(Reverse((due, lane)));
         if let Some(busy) = self.busy.get_mut(&lane) {
             busy.why = Why::Delayed;
+            if !std::mem::replace(&mut busy.is_retried, true) {
+                self.behind_retries += busy.waiting.len();
+            }
         }
+    }
+
+    /// How many events wait until the head of their lane got through that failed before.
+    pub(crate) fn behind_retries(&self) -> usize {
+        self.behind_retries
     }
 
     /// When the earliest delayed lane falls due.
@@ -177,6 +188,7 @@ impl Lanes {
         let mut recalled = Vec::new();
         for lane in lanes {
             if let Some(busy) = self.busy.get_mut(lane) {
+                self.behind_retries -= busy.behind_retries();
                 recalled.extend(busy.waiting.drain(..));
             }
         }
@@ -193,14 +205,26 @@ impl Lanes {
         self.ready.clear();
         self.busy.clear();
         self.delayed.clear();
+        self.behind_retries = 0;
     }
 
     fn wake(&mut self, lane: LaneKey) {
         if let Some(busy) = self.busy.remove(&lane) {
+            self.behind_retries -= busy.behind_retries();
             for held in busy.waiting.into_iter().rev() {
                 self.ready.push_front(held);
             }
         }
+    }
+}
+
+impl Busy {
+    fn new(why: Why, is_retried: bool) -> Self {
+        Self { why, is_retried, waiting: VecDeque::new() }
+    }
+
+    fn behind_retries(&self) -> usize {
+        if self.is_retried { self.waiting.len() } else { 0 }
     }
 }
 
@@ -288,6 +312,39 @@ mod tests {
         assert_eq!(lanes.next_due(), Some(due));
         lanes.wake_due(due);
         assert_eq!(numbers(lanes.next_group(9).as_ref()), [1, 3]);
+    }
+
+    #[test]
+    fn what_waits_behind_a_retry_is_counted_until_it_is_over() {
+        let mut lanes = lanes(&[("a", 1), ("b", 2), ("a", 3)]);
+        let due = Timestamp::UNIX_EPOCH;
+        let mut group = lanes.next_group(1).unwrap();
+        assert_eq!(numbers(lanes.next_group(9).as_ref()), [2]);
+        assert_eq!(lanes.behind_retries(), 0, "3 waits behind a group, as usual");
+        let (occupied, lane) = (group.take_occupied(), group.tags[0].lane);
+        group.messages[0].attempt = 2;
+        lanes.delay(lane, group.into_held().collect(), due);
+        lanes.finish(occupied);
+        lanes.admit(held("a", 4));
+        assert!(lanes.next_group(9).is_none());
+        assert_eq!(lanes.behind_retries(), 3);
+        lanes.wake_due(due);
+        let mut again = lanes.next_group(1).unwrap();
+        assert!(lanes.next_group(1).is_none());
+        assert_eq!(lanes.behind_retries(), 2, "1 is in a group, and what follows waits still");
+        let occupied = again.take_occupied();
+        lanes.put_back(lane, again.into_held().collect());
+        assert_eq!(lanes.behind_retries(), 3, "an outage");
+        lanes.finish(occupied);
+        assert_eq!(lanes.behind_retries(), 0);
+        assert_eq!(numbers(lanes.next_group(9).as_ref()), [1, 3, 4]);
+        lanes.delay(lane, vec![held("a", 1)], due);
+        assert_eq!(lanes.behind_retries(), 1);
+        assert_eq!(lanes.recall(&[lane].into_iter().collect()).len(), 1);
+        assert_eq!(lanes.behind_retries(), 0);
+        lanes.delay(lane, vec![held("a", 1)], due);
+        lanes.clear();
+        assert_eq!(lanes.behind_retries(), 0);
     }
 
     #[test]

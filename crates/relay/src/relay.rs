@@ -41,6 +41,8 @@ pub struct Relay {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) alert: Option<Arc<dyn Sink>>,
     pub(crate) pulse: Option<Pulse>,
+    /// Whether it ends when another one has its source.
+    pub(crate) ends_when_lost: bool,
 }
 
 impl Relay {
@@ -65,7 +67,14 @@ impl Relay {
             clock: Arc::new(SystemClock),
             alert: None,
             pulse: None,
+            ends_when_lost: false,
         }
+    }
+
+    /// For somebody who opens it anew when it is lost and should not be.
+    pub(crate) fn ending_when_lost(mut self) -> Self {
+        self.ends_when_lost = true;
+        self
     }
 
     /// Replaces the settings.

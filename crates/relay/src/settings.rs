@@ -22,7 +22,8 @@ pub struct Settings {
     /// Events asked from the source at a time, and published in one call. Default 500.
     pub batch_events: usize,
     /// Events taken from the source and not settled, at most: what a crash can repeat. Default
-    /// 1,000.
+    /// 1,000. What a source that does not park leaves with the relay behind an event that is tried
+    /// again does not count: other aggregates go on.
     pub in_flight_events: usize,
     /// Bytes of those events, at most (one larger event is still let through). Default 16 MiB.
     pub in_flight_bytes: usize,

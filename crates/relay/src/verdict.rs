@@ -92,6 +92,7 @@ impl Judge<'_> {
             fault => fault,
         };
         let mut decision = decide(fault, attempt, &self.settings.schedule, self.now, salt);
+        // In an outage the circuit sees to it.
         if let Some(wait) = failure.retry_after() {
             decision = decision.no_earlier_than(later(self.now, wait));
         }

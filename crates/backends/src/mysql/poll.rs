@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select};
 use semel_core::coordination::Share;
 use semel_core::{
-    Batch, Failure, Guarantees, Holding, Limit, Settlement, Source, Timestamp, Topic,
+    Batch, Failure, Guarantees, Holding, Limit, Receipt, Settlement, Source, Timestamp, Topic,
 };
 use sqlx::MySqlConnection;
 use tokio::sync::watch;
@@ -54,6 +54,12 @@ pub struct MysqlSource {
     pub(super) pipeline: String,
     pub(super) share: Share,
     pub(super) epoch: u64,
+    /// The server that the memory speaks of.
+    pub(super) server: u64,
+    /// How often that was another one, or had gone back in time: receipts from before are void.
+    pub(super) generation: u16,
+    /// Whether the last look found that somebody else took over.
+    lost: bool,
     pub(super) topic: Topic,
     /// The rows that were read from the log and are not settled.
     pub(super) watermark: Watermark,
@@ -74,19 +80,24 @@ pub struct MysqlSource {
     tail: Option<Tail>,
 }
 
+/// How many events there can be.
+const POSITION_BITS: u32 = 48;
+
 /// The longest name of a pipeline.
 const NAME_CHARS: usize = 100;
 
-const TAKE_OVER: &str = "UPDATE semel_cursor SET epoch = epoch + 1, handed_out = position, \
-    polling = NULL \
+/// Epochs rise by chance: one that is lost, since a replica took the place of the server before it
+/// had it, is not given to somebody else.
+const TAKE_OVER: &str = "UPDATE semel_cursor SET epoch = epoch + 1 + floor(rand() * 1000000), \
+    handed_out = position, polling = NULL \
     WHERE pipeline = ? AND share = ? AND shares = ?";
 
-const CURSOR: &str =
-    "SELECT epoch, position, ahead FROM semel_cursor WHERE pipeline = ? AND share = ?";
+const CURSOR: &str = "SELECT epoch, position, ahead, cast(@@server_id AS UNSIGNED) \
+    FROM semel_cursor WHERE pipeline = ? AND share = ?";
 
-/// Locks the cursor, if it is still ours.
-const OWN: &str =
-    "SELECT 1 FROM semel_cursor WHERE pipeline = ? AND share = ? AND epoch = ? FOR UPDATE";
+/// Locks the cursor, if it is still ours and this is the server that the memory speaks of.
+const OWN: &str = "SELECT 1 FROM semel_cursor \
+    WHERE pipeline = ? AND share = ? AND epoch = ? AND @@server_id = ? FOR UPDATE";
 
 /// For those who look.
 const NOTE: &str =
@@ -116,7 +127,8 @@ const LOOK: &str = concat!(
     as_micros!("p.retry_at"),
     " FROM semel_parked p WHERE p.pipeline = c.pipeline AND p.share = c.share \
          AND p.state = 'failed' AND p.taken = 0 AND p.due > utc_timestamp(6) ORDER BY p.due LIMIT 1), \
-     EXISTS (SELECT 1 FROM semel_outbox FORCE INDEX (semel_outbox_position) WHERE position = 0) \
+     EXISTS (SELECT 1 FROM semel_outbox FORCE INDEX (semel_outbox_position) WHERE position = 0), \
+     @@server_id = ? AND (SELECT last FROM semel_counter WHERE name = 'position') >= ? \
      FROM semel_cursor c WHERE c.pipeline = ? AND c.share = ? AND c.epoch = ?"
 );
 
@@ -171,22 +183,21 @@ impl MysqlSource {
             shares::divide(&mut tx, pipeline, share.of).await?;
             take_over(&mut tx, pipeline, share).await?;
         }
-        let cursor = sqlx::query_as(CURSOR).bind(pipeline).bind(share.number);
-        let (epoch, position, ahead): (u64, u64, String) =
-            cursor.fetch_one(&mut *tx).await.map_err(failed())?;
+        let stored = stored(&mut tx, pipeline, share.number).await?;
+        let Stored { epoch, frontier, server } =
+            stored.ok_or_else(|| failed()(sqlx::Error::RowNotFound))?;
         Parking { pipeline, share: share.number }.free_all_but(&mut tx, &[]).await?;
         tx.commit().await.map_err(failed())?;
-        let ahead = serde_json::from_str(&ahead).map_err(|error| {
-            Failure::misconfigured("E-MYSQL-CURSOR", format!("MySQL: cursor of {pipeline:?}"))
-                .with_source(error)
-        })?;
         Ok(Self {
             changes: store.changes(),
             pipeline: pipeline.to_owned(),
             share,
             epoch,
+            server,
+            generation: 0,
+            lost: false,
             topic: Topic::from("outbox"),
-            watermark: Watermark::resume(Frontier { position, ahead }),
+            watermark: Watermark::resume(frontier),
             again: BTreeSet::new(),
             taken: HashSet::new(),
             unsure: false,
@@ -228,6 +239,17 @@ impl MysqlSource {
         self.tail.as_ref().is_some_and(|tail| tail.session().is_some())
     }
 
+    /// What a delivery is settled by.
+    pub(super) fn receipt(generation: u16, position: u64) -> Receipt {
+        Receipt(u64::from(generation) << POSITION_BITS | position)
+    }
+
+    /// None when the server that gave the position is not the present one.
+    fn position_of(&self, Receipt(receipt): Receipt) -> Option<u64> {
+        let is_present = receipt >> POSITION_BITS == u64::from(self.generation);
+        is_present.then_some(receipt & ((1 << POSITION_BITS) - 1))
+    }
+
     pub(super) fn parking(&self) -> Parking<'_> {
         Parking { pipeline: &self.pipeline, share: self.share.number }
     }
@@ -238,6 +260,7 @@ impl MysqlSource {
             .bind(&self.pipeline)
             .bind(self.share.number)
             .bind(self.epoch)
+            .bind(self.server)
             .fetch_optional(connection)
             .await
             .map_err(failure("look who owns the pipeline"))
@@ -279,22 +302,51 @@ impl MysqlSource {
         if self.unsure {
             self.tidy().await?;
         }
-        let found: Option<(bool, bool, Option<i64>, bool)> = sqlx::query_as(LOOK)
+        let found: Option<(bool, bool, Option<i64>, bool, bool)> = sqlx::query_as(LOOK)
+            .bind(self.server)
+            .bind(self.watermark.read())
             .bind(&self.pipeline)
             .bind(self.share.number)
             .bind(self.epoch)
             .fetch_optional(self.store.pool())
             .await
             .map_err(failure("look for events"))?;
-        let Some((due, scheduled, next_retry, something_is_new)) = found else {
+        self.lost = found.is_none();
+        let Some((due, scheduled, next_retry, something_is_new, is_as_remembered)) = found else {
             return Ok(None);
         };
-        if scheduled {
+        if !is_as_remembered {
+            self.remember_anew().await?;
+        }
+        if scheduled || !is_as_remembered {
             self.tidy().await?;
         }
         let something_is_due = due || scheduled;
         let next_retry = next_retry.map(timestamp);
         Ok(Some(Agenda { something_is_due, next_retry, something_is_new }))
+    }
+
+    /// A replica in the place of the server, or a server that has lost what it did last, gives the same
+    /// positions once more: what is stored there counts, and not the memory.
+    async fn remember_anew(&mut self) -> Result<(), Failure> {
+        let failed = || failure("find the cursor again");
+        let mut connection = self.store.pool().acquire().await.map_err(failed())?;
+        let found = stored(&mut connection, &self.pipeline, self.share.number).await?;
+        let ours = found.filter(|found| found.epoch == self.epoch);
+        let Stored { frontier, server, .. } =
+            ours.ok_or_else(|| failed()(sqlx::Error::RowNotFound))?;
+        tracing::info!(
+            pipeline = self.pipeline,
+            "the server was replaced or has gone back: going on from what it has stored"
+        );
+        self.watermark = Watermark::resume(frontier);
+        self.again.clear();
+        self.taken.clear();
+        self.unsure = true;
+        self.passing = Passing::default();
+        self.generation = self.generation.wrapping_add(1);
+        self.server = server;
+        Ok(())
     }
 
     /// Shows from time to time how far the events of other shares were passed, which no settlement
@@ -325,6 +377,32 @@ impl MysqlSource {
         self.unsure = false;
         Ok(())
     }
+}
+
+/// What the cursor of a share says, and where.
+struct Stored {
+    epoch: u64,
+    frontier: Frontier,
+    server: u64,
+}
+
+async fn stored(
+    connection: &mut MySqlConnection,
+    pipeline: &str,
+    share: u32,
+) -> Result<Option<Stored>, Failure> {
+    let found: Option<(u64, u64, String, u64)> = sqlx::query_as(CURSOR)
+        .bind(pipeline)
+        .bind(share)
+        .fetch_optional(connection)
+        .await
+        .map_err(failure("read the cursor"))?;
+    let Some((epoch, position, ahead, server)) = found else { return Ok(None) };
+    let ahead = serde_json::from_str(&ahead).map_err(|error| {
+        Failure::misconfigured("E-MYSQL-CURSOR", format!("MySQL: cursor of {pipeline:?}"))
+            .with_source(error)
+    })?;
+    Ok(Some(Stored { epoch, frontier: Frontier { position, ahead }, server }))
 }
 
 /// Says whether there is such a share.
@@ -375,7 +453,18 @@ impl Source for MysqlSource {
     }
 
     async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
-        self.settle_all(settlements).await
+        let known: Vec<Settlement> = settlements
+            .iter()
+            .filter_map(|Settlement { receipt, outcome }| {
+                let receipt = Receipt(self.position_of(*receipt)?);
+                Some(Settlement { receipt, outcome: outcome.clone() })
+            })
+            .collect();
+        self.settle_all(&known).await
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost
     }
 
     async fn close(&mut self) {

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
-use semel_core::{
-    Delivery, Event, Failure, Limit, Message, Outcome, Publication, Receipt, Timestamp,
-};
+use semel_core::{Delivery, Event, Failure, Limit, Message, Outcome, Publication, Timestamp};
 use sqlx::mysql::MySqlRow;
 
 use super::error::failure;
@@ -274,11 +272,11 @@ impl MysqlSource {
         if let Some(average) = round.bytes.checked_div(round.count) {
             self.average = average;
         }
-        let topic = self.topic.clone();
+        let (topic, generation) = (self.topic.clone(), self.generation);
         let delivery = |position, event, attempts: u32, publication| {
             let message = Message::first(topic.clone(), event);
             let message = Message { attempt: attempts + 1, publication, ..message };
-            Delivery { message, receipt: Receipt(position) }
+            Delivery { message, receipt: Self::receipt(generation, position) }
         };
         let mut deliveries = Vec::with_capacity(round.count);
         for (position, found) in round.found {

@@ -11,8 +11,10 @@ use crate::settle::Outcomes;
 /// How many seconds apart the progress is recorded: how exact the time of publishing is known.
 const RECORD_EVERY_SECONDS: i64 = 1;
 
+/// Not on a server that the memory does not speak of, or that has gone back behind it.
 const MOVE: &str = "UPDATE semel_cursor SET position = ?, ahead = ?, handed_out = ?, \
-    moved_at = utc_timestamp(6) WHERE pipeline = ? AND share = ? AND epoch = ?";
+    moved_at = utc_timestamp(6) WHERE pipeline = ? AND share = ? AND epoch = ? \
+    AND @@server_id = ? AND (SELECT last FROM semel_counter WHERE name = 'position') >= ?";
 
 const RECORD: &str = "INSERT IGNORE INTO semel_progress (pipeline, share, position, passed_at) \
     SELECT pipeline, share, position, moved_at FROM semel_cursor \
@@ -90,6 +92,8 @@ impl MysqlSource {
             .bind(&self.pipeline)
             .bind(self.share.number)
             .bind(self.epoch)
+            .bind(self.server)
+            .bind(self.watermark.read())
             .execute(connection)
             .await
             .map_err(failure("move the cursor"))?;

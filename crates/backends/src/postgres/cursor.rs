@@ -3,6 +3,11 @@
 //! Every change names the epoch of its owner, so that one statement both checks the ownership and
 //! makes the change. The row is found by its physical place, which each change returns: under an
 //! old snapshot its dead versions cannot be removed, and a search by key would read them all.
+//!
+//! A server that crashed, or a standby in its place, may have lost what it did last, and gives the
+//! same transaction ids once more. So every change also names the start of the server that the
+//! memory of its owner speaks of. Epochs rise by chance, so that one that was lost is not given to
+//! somebody else.
 
 use std::sync::Arc;
 
@@ -27,18 +32,52 @@ pub(super) struct Cursor {
     pub(super) epoch: i64,
     /// Where the row is, as far as known.
     place: Option<String>,
+    /// What the memory of the owner speaks of.
+    server: Server,
 }
 
-const TAKE_OVER: &str = "\
-update semel.cursor set epoch = epoch + 1, out_from = null, out_end = null, out_seq = null,
-    polling = null
-where pipeline = $1 and share = $2 and shares = $3
-returning epoch, ctid::text, passed::text, window_end::text, window_no, progress, ahead, top,
-    windows";
+/// One run of a server: from its start, or the end of its recovery, to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Server {
+    /// Which server's and database's transaction ids these are.
+    pub(super) identity: String,
+    started: String,
+    /// Statistics are lost with a crash, also with one that the postmaster survives.
+    counts_since: String,
+}
 
-const IDENTITY: &str = "\
-select system_identifier || '/' || oid
-from pg_control_system(), pg_database where datname = current_database()";
+macro_rules! position {
+    () => {
+        "epoch, ctid::text, passed::text, window_end::text, window_no, progress, ahead, top, windows"
+    };
+}
+
+const TAKE_OVER: &str = concat!(
+    "update semel.cursor set epoch = epoch + 1 + (random() * 1000000)::bigint, out_from = null,
+        out_end = null, out_seq = null, polling = null
+    where pipeline = $1 and share = $2 and shares = $3
+    returning ",
+    position!()
+);
+
+const FIND: &str = concat!(
+    "select ",
+    position!(),
+    " from semel.cursor where pipeline = $1 and share = $2 and shares = $3 and epoch = $4"
+);
+
+macro_rules! started {
+    () => {
+        "extract(epoch from pg_postmaster_start_time())::text"
+    };
+}
+
+const SERVER: &str = concat!(
+    "select system_identifier || '/' || oid, ",
+    started!(),
+    ", coalesce((select extract(epoch from stats_reset)::text from pg_stat_bgwriter), '')
+    from pg_control_system(), pg_database where datname = current_database()"
+);
 
 macro_rules! advance {
     ($place:literal) => {
@@ -48,14 +87,16 @@ macro_rules! advance {
                 where pipeline = $1 and share = $4 and epoch = $2 and ",
             $place,
             "), moved as (
-                update semel.cursor set passed = $5::text::pg_snapshot,
-                    window_end = $6::text::pg_snapshot, window_no = $7, progress = $8, ahead = $9,
-                    top = greatest(top, $10), windows = greatest(windows, $11),
-                    out_from = case when $12 then null else out_from end,
-                    out_end = case when $12 then null else out_end end,
-                    out_seq = case when $12 then null else out_seq end,
+                update semel.cursor set passed = $6::text::pg_snapshot,
+                    window_end = $7::text::pg_snapshot, window_no = $8, progress = $9, ahead = $10,
+                    top = greatest(top, $11), windows = greatest(windows, $12),
+                    out_from = case when $13 then null else out_from end,
+                    out_end = case when $13 then null else out_end end,
+                    out_seq = case when $13 then null else out_seq end,
                     moved_at = clock_timestamp()
-                where pipeline = $1 and share = $4 and epoch = $2 and ",
+                where pipeline = $1 and share = $4 and epoch = $2 and $5 = ",
+            started!(),
+            " and ",
             $place,
             " returning ctid::text
             ), noted as (
@@ -72,9 +113,11 @@ macro_rules! advance {
 macro_rules! mark {
     ($place:literal) => {
         concat!(
-            "update semel.cursor set out_from = $5::text::pg_snapshot,
-                out_end = $6::text::pg_snapshot, out_seq = $7, windows = greatest(windows, $8)
-            where pipeline = $1 and share = $4 and epoch = $2 and ",
+            "update semel.cursor set out_from = $6::text::pg_snapshot,
+                out_end = $7::text::pg_snapshot, out_seq = $8, windows = greatest(windows, $9)
+            where pipeline = $1 and share = $4 and epoch = $2 and $5 = ",
+            started!(),
+            " and ",
             $place,
             " returning ctid::text, set_config('synchronous_commit', 'off', true)"
         )
@@ -85,8 +128,10 @@ macro_rules! mark {
 macro_rules! note {
     ($place:literal) => {
         concat!(
-            "update semel.cursor set polling = $5
-            where pipeline = $1 and share = $4 and epoch = $2 and ",
+            "update semel.cursor set polling = $6
+            where pipeline = $1 and share = $4 and epoch = $2 and $5 = ",
+            started!(),
+            " and ",
             $place,
             " returning ctid::text"
         )
@@ -119,7 +164,7 @@ impl Cursor {
         link: &mut Link<'_>,
         pipeline: &str,
         share: Share,
-        server: &str,
+        server: Server,
     ) -> Result<(Self, Position), Failure> {
         let failed = || failure("take over the pipeline");
         let mut step = link.step().await?;
@@ -127,7 +172,7 @@ impl Cursor {
         step.end().await?;
         if row.is_none() {
             let mut tx = begin(link, "divide the pipeline").await?;
-            shares::divide(&mut tx, pipeline, share.of, server).await?;
+            shares::divide(&mut tx, pipeline, share.of, &server.identity).await?;
             row = take_over(&mut tx, pipeline, share).await?;
             tx.commit().await.map_err(failed())?;
         }
@@ -144,8 +189,35 @@ impl Cursor {
         .map_err(failed())?;
         step.end().await?;
         let epoch = row.try_get(0).map_err(failed())?;
-        let cursor = Self { pipeline: pipeline.to_owned(), share, epoch, place: None };
+        let cursor = Self { pipeline: pipeline.to_owned(), share, epoch, place: None, server };
         Ok((cursor, position(&row).map_err(failed())?))
+    }
+
+    /// Whether this is the run of a server that the memory of the owner speaks of.
+    pub(super) fn is_of(&self, server: &Server) -> bool {
+        self.server == *server
+    }
+
+    /// How far the share is on this server, where what the owner remembers may never have happened;
+    /// none when somebody else has it, or nobody.
+    pub(super) async fn find_again(
+        &mut self,
+        connection: &mut PgConnection,
+        server: Server,
+    ) -> Result<Option<Position>, Failure> {
+        let failed = || failure("find the cursor again");
+        let row = sqlx::query(FIND)
+            .bind(&self.pipeline)
+            .bind(integer(self.share.number))
+            .bind(integer(self.share.of))
+            .bind(self.epoch)
+            .fetch_optional(connection)
+            .await
+            .map_err(failed())?;
+        let Some(row) = row else { return Ok(None) };
+        self.place = None;
+        self.server = server;
+        position(&row).map(Some).map_err(failed())
     }
 
     /// Stores how far the share is.
@@ -223,7 +295,7 @@ impl Cursor {
         let failed = || failure("move the cursor");
         let start = |sql: &'static str, place: Option<String>| {
             let query = sqlx::query(sql).bind(self.pipeline.clone()).bind(self.epoch).bind(place);
-            bind(query.bind(integer(self.share.number)))
+            bind(query.bind(integer(self.share.number)).bind(self.server.started.clone()))
         };
         let mut row = None;
         if let Some(place) = self.place.clone() {
@@ -265,12 +337,13 @@ pub(super) async fn begin<'c>(
 
 type Query = sqlx::query::Query<'static, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
-/// Which server's and database's transaction ids these are.
-pub(super) async fn identity(connection: &mut PgConnection) -> Result<String, Failure> {
-    sqlx::query_scalar(IDENTITY)
+/// Which server this is, and since when.
+pub(super) async fn server(connection: &mut PgConnection) -> Result<Server, Failure> {
+    let (identity, started, counts_since) = sqlx::query_as(SERVER)
         .fetch_one(connection)
         .await
-        .map_err(failure("read the identity of the server"))
+        .map_err(failure("read the identity of the server"))?;
+    Ok(Server { identity, started, counts_since })
 }
 
 fn position(row: &PgRow) -> Result<Position, sqlx::Error> {

@@ -14,7 +14,7 @@ use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
 use tokio::sync::{Mutex, OwnedMappedMutexGuard, OwnedMutexGuard, watch};
 
-use super::cursor::{self, Cursor};
+use super::cursor::{self, Cursor, Server};
 use super::error::failure;
 use super::parking::{Aside, Changes, Growth, Parking};
 use super::pooler::Link;
@@ -60,7 +60,8 @@ pub struct PostgresSource {
     /// Whether a call is under way, or was when it was dropped: then the connection may have a
     /// transaction open that sqlx does not know of.
     busy: bool,
-    pub(super) server: String,
+    /// Whether the connection leads to the server that the memory speaks of.
+    is_known_server: bool,
     pub(super) cursor: Cursor,
     pub(super) topic: Topic,
     pub(super) ledger: Ledger,
@@ -69,7 +70,7 @@ pub struct PostgresSource {
     pub(super) last_flight: u64,
     /// Whether the tables may know more than the memory, because a call ended half-way.
     pub(super) unsure: bool,
-    /// Whether somebody else took over.
+    /// Whether somebody else took over, as far as known: that is looked at anew with every call.
     pub(super) lost: bool,
     /// How large events are.
     pub(super) average: usize,
@@ -95,21 +96,15 @@ impl PostgresSource {
         let mut step = link.step().await?;
         schema::check(&mut step).await?;
         schema::check_order(&mut step).await?;
-        let server = cursor::identity(&mut step).await?;
+        let server = cursor::server(&mut step).await?;
         step.end().await?;
-        if let Some(events) = rebase(&mut link, &server).await? {
-            tracing::warn!(
-                events,
-                "the outbox came from another server, whose transaction ids mean nothing here: \
-                 what was not settled is offered from its parking place"
-            );
-        }
-        let (cursor, position) = Cursor::open(&mut link, pipeline, share, &server).await?;
+        adopt(&mut link, &server).await?;
+        let (cursor, position) = Cursor::open(&mut link, pipeline, share, server).await?;
         Ok(Self {
             changes: store.changes(),
             connection: Arc::new(Mutex::new(Some(connection))),
             busy: false,
-            server,
+            is_known_server: true,
             cursor,
             topic: Topic::from("outbox"),
             ledger: Ledger::resume(position),
@@ -175,8 +170,7 @@ impl PostgresSource {
         self.tail.as_ref().is_some_and(Tail::is_hearing)
     }
 
-    /// The connection of this source; none when it leads to another server than before, whose
-    /// epochs and transaction ids mean nothing here.
+    /// The connection of this source; none when somebody else has the pipeline where it leads to.
     async fn connect(&mut self) -> Result<Option<Held>, Failure> {
         let mut held = Arc::clone(&self.connection).lock_owned().await;
         if self.busy
@@ -187,15 +181,59 @@ impl PostgresSource {
             drop(broken.detach());
         }
         if held.is_none() {
-            let mut connection = self.store.pool().acquire().await.map_err(failure("connect"))?;
-            let mut link = self.store.link(&mut connection);
-            let mut step = link.step().await?;
-            self.lost = cursor::identity(&mut step).await? != self.server;
-            step.end().await?;
-            *held = (!self.lost).then_some(connection);
+            *held = Some(self.store.pool().acquire().await.map_err(failure("connect"))?);
+            self.is_known_server = false;
         }
         self.busy = true;
+        // A pooler says nothing when another server is behind it.
+        if !self.is_known_server || self.lost || self.store.is_pooled() {
+            let store = self.store.clone();
+            let found = match held.as_mut() {
+                Some(connection) => self.find_again(&mut store.link(connection)).await,
+                None => Ok(()),
+            };
+            if found.is_err()
+                && let Some(broken) = held.take()
+            {
+                drop(broken.detach());
+            }
+            found?;
+            self.is_known_server = true;
+            if self.lost {
+                *held = None;
+            }
+        }
         Ok(OwnedMutexGuard::try_map(held, Option::as_mut).ok())
+    }
+
+    /// Looks whether this is the server that the memory speaks of. One that crashed, or a standby in
+    /// its place, may have lost what it did last: then what is stored counts, and not the memory.
+    async fn find_again(&mut self, link: &mut Link<'_>) -> Result<(), Failure> {
+        let mut step = link.step().await?;
+        let server = cursor::server(&mut step).await?;
+        step.end().await?;
+        if self.cursor.is_of(&server) && !self.lost {
+            return Ok(());
+        }
+        adopt(link, &server).await?;
+        let mut step = link.step().await?;
+        let found = self.cursor.find_again(&mut step, server).await?;
+        step.end().await?;
+        let was_lost = std::mem::replace(&mut self.lost, found.is_none());
+        let pipeline = &self.cursor.pipeline;
+        match found {
+            Some(position) => {
+                tracing::info!(
+                    pipeline,
+                    "the server was started or replaced: going on from what it has stored"
+                );
+                self.ledger = self.ledger.reopened(position);
+                self.unsure = true;
+            }
+            None if !was_lost => tracing::warn!(pipeline, "the pipeline has another owner now"),
+            None => {}
+        }
+        Ok(())
     }
 
     /// What came of a call; after an error, with another connection next time.
@@ -244,9 +282,7 @@ impl Source for PostgresSource {
             tended?;
         }
         let store = self.store.clone();
-        while !self.lost
-            && let Some(mut connection) = self.connect().await?
-        {
+        while let Some(mut connection) = self.connect().await? {
             let batch = self.round(&mut store.link(&mut connection), limit).await;
             if let Some(batch) = self.keep_or_drop(connection, batch).await? {
                 return Ok(batch);
@@ -270,19 +306,16 @@ impl Source for PostgresSource {
     }
 
     async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
-        if self.lost {
-            return Ok(Holding::Lost);
-        }
         let store = self.store.clone();
+        let Some(mut connection) = self.connect().await? else {
+            return Ok(Holding::Lost);
+        };
         let mut settling = Settling::new(self);
         for settlement in settlements {
             settling.add(settlement);
         }
         let Settling { mut ledger, changes, landed, .. } = settling;
         ledger.trim();
-        let Some(mut connection) = self.connect().await? else {
-            return Ok(Holding::Lost);
-        };
         let mut link = store.link(&mut connection);
         let held = self.store_changes(&mut link, &ledger, &changes).await;
         let held = self.keep_or_drop(connection, held).await?;
@@ -296,11 +329,27 @@ impl Source for PostgresSource {
         Ok(held)
     }
 
+    fn is_lost(&self) -> bool {
+        self.lost
+    }
+
     async fn close(&mut self) {
         if let Some(tail) = &mut self.tail {
             tail.close();
         }
     }
+}
+
+/// Gives what came from another server the numbers of this one.
+async fn adopt(link: &mut Link<'_>, server: &Server) -> Result<(), Failure> {
+    if let Some(events) = rebase(link, &server.identity).await? {
+        tracing::warn!(
+            events,
+            "the outbox came from another server, whose transaction ids mean nothing here: \
+             what was not settled is offered from its parking place"
+        );
+    }
+    Ok(())
 }
 
 impl PostgresSource {
@@ -362,6 +411,8 @@ impl<'a> Settling<'a> {
             };
             self.ledger.set(*receipt, state);
             self.failed(seq, place, outcome);
+        } else if *outcome == Outcome::Delivered {
+            self.ledger.land(*receipt);
         }
     }
 

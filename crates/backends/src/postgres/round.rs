@@ -303,7 +303,9 @@ impl Round {
         let complete = fitting == rows.len() && !full;
         rows.truncate(fitting);
         for row in rows {
-            self.log.push((self.ledger.push(row.seq, Standing::Out), row));
+            if let Some(receipt) = self.ledger.push(row.seq, row.event.id) {
+                self.log.push((receipt, row));
+            }
         }
         if complete {
             self.ledger.complete_window();

@@ -7,8 +7,10 @@
 //! settled in any order; what has to be stored is the first window that is not settled, how far
 //! its beginning is, and which rows behind that are settled already.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+
+use semel_core::EventId;
 
 use super::types::Snapshot;
 
@@ -55,6 +57,17 @@ pub(super) struct Ledger {
     /// half-way. Kept until all of that was read, which is once the first new window has passed.
     known: Vec<i64>,
     known_until: Option<i64>,
+    /// Rows that were out when the position was read anew, and were not read since. Kept as long.
+    airborne: HashMap<(i64, EventId), Flight>,
+    /// Receipts from before that of rows that are out, and the present ones.
+    aliases: HashMap<u64, u64>,
+}
+
+/// A row that the engine has, as far as this server goes.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    receipt: u64,
+    landed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +84,7 @@ struct Window {
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     seq: i64,
+    id: EventId,
     window: i64,
     state: Standing,
 }
@@ -106,7 +120,25 @@ impl Ledger {
             first: 1,
             known: position.ahead,
             known_until: None,
+            airborne: HashMap::new(),
+            aliases: HashMap::new(),
         }
+    }
+
+    /// The same on a server that may have gone back in time. Nothing that was read counts, but the
+    /// engine still has what is out: those rows are known by their ids when they are read again.
+    pub(super) fn reopened(&self, position: Position) -> Self {
+        let former: HashMap<u64, u64> =
+            self.aliases.iter().map(|(old, new)| (*new, *old)).collect();
+        let mut airborne = self.airborne.clone();
+        for (receipt, slot) in (self.first..).zip(&self.slots) {
+            if slot.state == Standing::Out {
+                let receipt = former.get(&receipt).copied().unwrap_or(receipt);
+                airborne.insert((slot.seq, slot.id), Flight { receipt, landed: false });
+            }
+        }
+        let first = self.first + self.slots.len() as u64;
+        Self { first, airborne, ..Self::resume(position) }
     }
 
     /// Everything visible in it was read.
@@ -146,14 +178,27 @@ impl Ledger {
         self.windows.push_back(window);
     }
 
-    /// The next row of the last window was read; its receipt.
-    pub(super) fn push(&mut self, seq: i64, state: Standing) -> u64 {
+    /// The next row of the last window was read; its receipt, unless the engine has it.
+    pub(super) fn push(&mut self, seq: i64, id: EventId) -> Option<u64> {
         let window = self.windows.back_mut().map_or(0, |window| {
             window.read = seq;
             window.number
         });
-        self.slots.push_back(Slot { seq, window, state });
-        self.first + self.slots.len() as u64 - 1
+        let receipt = self.first + self.slots.len() as u64;
+        let flight = self.airborne.remove(&(seq, id)).filter(|_| !self.is_known(seq));
+        let landed = flight.is_some_and(|flight| flight.landed);
+        let state = if landed { Standing::Settled } else { Standing::Out };
+        self.slots.push_back(Slot { seq, id, window, state });
+        if let Some(flight) = flight {
+            self.aliases.insert(flight.receipt, receipt);
+        }
+        flight.is_none().then_some(receipt)
+    }
+
+    /// A row was delivered that was not read again yet.
+    pub(super) fn land(&mut self, receipt: u64) {
+        let flights = self.airborne.values_mut();
+        flights.filter(|flight| flight.receipt == receipt).for_each(|flight| flight.landed = true);
     }
 
     /// All rows of the last window were read.
@@ -225,8 +270,10 @@ impl Ledger {
             && let Some(slot) = self.slots.get_mut(index)
         {
             slot.state = state;
-            if state == Standing::Settled {
-                self.top = self.top.max(slot.seq);
+            match state {
+                Standing::Settled => self.top = self.top.max(slot.seq),
+                Standing::Again => drop(self.aliases.remove(&receipt)),
+                Standing::Out => {}
             }
         }
     }
@@ -263,7 +310,9 @@ impl Ledger {
             self.windows.pop_front();
             if self.known_until.is_some_and(|until| until <= number) {
                 self.known.clear();
+                self.airborne.clear();
             }
+            self.aliases.retain(|_, receipt| *receipt >= self.first);
         }
     }
 
@@ -301,6 +350,7 @@ impl Ledger {
     }
 
     fn index(&self, receipt: u64) -> Option<usize> {
+        let receipt = self.aliases.get(&receipt).copied().unwrap_or(receipt);
         usize::try_from(receipt.checked_sub(self.first)?).ok()
     }
 }
@@ -343,9 +393,22 @@ mod tests {
         })
     }
 
+    fn id(seq: i64) -> EventId {
+        EventId::from_uuid(uuid::Uuid::from_u128(seq.unsigned_abs().into()))
+    }
+
+    fn read(ledger: &mut Ledger, seq: i64) -> u64 {
+        ledger.push(seq, id(seq)).unwrap()
+    }
+
+    fn read_settled(ledger: &mut Ledger, seq: i64) {
+        let receipt = read(ledger, seq);
+        ledger.set(receipt, Standing::Settled);
+    }
+
     fn window(ledger: &mut Ledger, end: u64, rows: &[i64]) -> Vec<u64> {
         ledger.open_window(snapshot(end), 1, i64::MAX);
-        let receipts = rows.iter().map(|seq| ledger.push(*seq, Standing::Out)).collect();
+        let receipts = rows.iter().map(|seq| read(ledger, *seq)).collect();
         ledger.complete_window();
         receipts
     }
@@ -394,7 +457,7 @@ mod tests {
     fn a_large_window_is_read_in_pages_and_resumed() {
         let mut ledger = start();
         ledger.open_window(snapshot(10), 3, 9);
-        let receipts: Vec<_> = [3, 4].map(|seq| ledger.push(seq, Standing::Out)).to_vec();
+        let receipts: Vec<_> = [3, 4].map(|seq| read(&mut ledger, seq)).to_vec();
         let page = |after, last| Next::Page {
             from: Arc::new(snapshot(1)),
             end: Arc::new(snapshot(10)),
@@ -417,12 +480,12 @@ mod tests {
         let mut ledger = Ledger::resume(position.clone());
         assert_eq!([1, 2, 3, 4].map(|seq| ledger.is_known(seq)), [false, true, false, true]);
         assert_eq!(ledger.position(), position);
-        let one = ledger.push(1, Standing::Out);
-        ledger.push(2, Standing::Settled);
+        let one = read(&mut ledger, 1);
+        read_settled(&mut ledger, 2);
         ledger.complete_window();
         ledger.open_window(snapshot(30), 3, i64::MAX);
-        let three = ledger.push(3, Standing::Out);
-        ledger.push(4, Standing::Settled);
+        let three = read(&mut ledger, 3);
+        read_settled(&mut ledger, 4);
         ledger.complete_window();
         assert_eq!(settle(&mut ledger, &[one]).ahead, [2, 3, 4, 5], "still kept");
         let position = settle(&mut ledger, &[three]);
@@ -437,7 +500,7 @@ mod tests {
         assert_eq!(ledger.unread_window(), 2, "the one that will be opened next");
         ledger.learn(&[3]);
         ledger.open_window(snapshot(20), 2, 4);
-        ledger.push(2, Standing::Out);
+        read(&mut ledger, 2);
         assert_eq!(ledger.unread_window(), 2);
         ledger.learn(&[4]);
         assert_eq!([2, 3, 4].map(|seq| ledger.is_known(seq)), [false, true, true]);
@@ -456,6 +519,33 @@ mod tests {
         assert_eq!((*position.passed).clone(), snapshot(999));
         window(&mut ledger, 1_000, &[]);
         assert_eq!(*ledger.position().passed, snapshot(1_000));
+    }
+
+    #[test]
+    fn what_is_out_is_known_again_on_a_server_that_went_back() {
+        let mut ledger = start();
+        let stored = ledger.position();
+        let receipts = window(&mut ledger, 10, &[1, 2, 3, 4]);
+        ledger.set(receipts[3], Standing::Again);
+        let mut ledger = ledger.reopened(stored.clone());
+        assert_eq!(ledger.out(receipts[0]), None, "not before it was read again");
+        ledger.land(receipts[1]);
+        ledger.open_window(snapshot(7), 1, i64::MAX);
+        assert_eq!([1, 2].map(|seq| ledger.push(seq, id(seq))), [None, None]);
+        let another = ledger.push(3, id(30)).expect("the number was given anew");
+        let released = ledger.push(4, id(4)).expect("the engine does not have it");
+        ledger.complete_window();
+        assert_eq!(ledger.out(receipts[0]), Some((1, 1)));
+        assert_eq!(ledger.out(receipts[2]), None, "it is gone");
+        let mut ledger = ledger.reopened(stored);
+        ledger.open_window(snapshot(8), 1, i64::MAX);
+        assert_eq!(ledger.push(1, id(1)), None, "known by its first receipt still");
+        read_settled(&mut ledger, 2);
+        assert_eq!([ledger.push(3, id(30)), ledger.push(4, id(4))], [None, None]);
+        ledger.complete_window();
+        let position = settle(&mut ledger, &[receipts[0], another, released]);
+        assert_eq!((*position.passed).clone(), snapshot(8));
+        assert!(ledger.airborne.is_empty() && ledger.aliases.is_empty());
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod merged;
 mod operator;
 mod order;
 mod plain_sql;
+mod replaced;
 mod set_up;
 mod shares;
 mod storm;

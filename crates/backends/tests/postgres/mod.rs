@@ -11,10 +11,12 @@ mod merged;
 mod messages;
 mod notified;
 mod order;
+mod parking;
 mod partitions;
 mod plain_sql;
 mod pooled;
 mod recording;
+mod recovered;
 mod restore;
 mod set_up;
 mod shares;
@@ -72,9 +74,21 @@ impl Database {
     }
 
     pub(crate) async fn unmigrated() -> Option<Self> {
+        Self::made_with("").await
+    }
+
+    /// With the tables of semel, and letters for Western Europe only.
+    pub(crate) async fn latin1() -> Option<Self> {
+        let options = "encoding 'LATIN1' lc_collate 'C' lc_ctype 'C' template template0";
+        let database = Self::made_with(options).await?;
+        database.store.migrate().await.unwrap();
+        Some(database)
+    }
+
+    async fn made_with(options: &str) -> Option<Self> {
         let server = service(Service::Postgres)?;
         let name = format!("semel_test_{}", Uuid::now_v7().simple());
-        on_server(&server, &format!("create database {name}")).await;
+        on_server(&server, &format!("create database {name} {options}")).await;
         let store = connect(&url_of(&server, &name)).await;
         Some(Self { store, server, name, direct: None })
     }

@@ -205,25 +205,31 @@ async fn a_transaction_of_many_rows_takes_little_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_frozen_is_replaced_and_fenced() {
-    freeze_leaders(Service::Postgres).await;
+async fn a_leader_that_is_frozen_or_killed_is_replaced_and_fenced() {
+    lose_leaders(Service::Postgres).await;
 }
 
 #[cfg(feature = "mysql")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_frozen_is_replaced_and_fenced_on_mysql() {
-    freeze_leaders(Service::Mysql).await;
+async fn a_leader_that_is_frozen_or_killed_is_replaced_and_fenced_on_mysql() {
+    lose_leaders(Service::Mysql).await;
 }
 
-async fn freeze_leaders(service: Service) {
+async fn lose_leaders(service: Service) {
     let Some((_server, mut relays, writers)) = begin(service, LEADER, 2).await else { return };
     let (began, mut took) = (Instant::now(), Vec::new());
-    while began.elapsed() < storm() || took.len() < 3 {
+    while began.elapsed() < storm() || took.len() < 4 {
         sleep(Duration::from_secs(1)).await;
         let leader = relays.leader().await;
-        relays.freeze(leader);
-        took.push(relays.next_owner_after(leader).await);
-        relays.thaw(leader);
+        if took.len().is_multiple_of(2) {
+            relays.freeze(leader);
+            took.push(relays.next_publishing().await);
+            relays.thaw(leader);
+        } else {
+            relays.kill(leader);
+            took.push(relays.next_publishing().await);
+            relays.start(leader);
+        }
     }
     took.sort_unstable();
     let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);

@@ -190,6 +190,10 @@ impl Source for MemoryOutbox {
         committed.log.advance_first_open();
         Ok(Holding::Held)
     }
+
+    fn is_lost(&self) -> bool {
+        self.database.committed().epoch != self.epoch
+    }
 }
 
 fn record(committed: &mut Committed, number: u64, outcome: &Outcome, now: Timestamp) {

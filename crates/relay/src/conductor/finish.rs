@@ -64,6 +64,9 @@ impl Conductor {
                 }
                 self.take(batch);
                 self.see_whether_caught_up();
+                if source.is_lost() {
+                    self.lose_source();
+                }
             }
             Err(failure) => self.source_failed(&failure),
         }
@@ -103,7 +106,8 @@ impl Conductor {
             }
             Ok(Holding::Lost) => {
                 self.source_answered();
-                self.drop_everything();
+                self.lose_source();
+                self.asking = Asking::Now;
             }
             Ok(Holding::Held) => {
                 self.source_answered();
@@ -136,6 +140,16 @@ impl Conductor {
     }
 
     /// Another relay took over: everything held here is its business now.
+    fn lose_source(&mut self) {
+        if self.held.events > 0 {
+            self.drop_everything();
+        }
+        if self.ends_when_lost {
+            let what = "another relay has the pipeline, or its place in the database is gone";
+            self.give_up(Failure::transient("E-RELAY-LOST", what));
+        }
+    }
+
     fn drop_everything(&mut self) {
         tracing::warn!(pipeline = self.name, events = self.held.events, "another relay took over");
         self.metrics.ownership_lost();
@@ -146,7 +160,6 @@ impl Conductor {
         self.unsettled = Unsettled::default();
         self.recalled.clear();
         self.held = Amount::default();
-        self.asking = Asking::Now;
         if self.catching_up == CatchingUp::Settling {
             self.catching_up = CatchingUp::Reading;
         }
@@ -271,9 +284,13 @@ impl Conductor {
     }
 
     fn sink_failed(&mut self, failure: &Failure) {
-        if self.sink_circuit.trip(Instant::now()) {
+        let now = Instant::now();
+        if self.sink_circuit.trip(now) {
             let (pipeline, code) = (&self.name, failure.code());
             tracing::warn!(pipeline, code, %failure, "the sink cannot be reached; events wait");
+        }
+        if let Some(wait) = failure.retry_after() {
+            self.sink_circuit.rest(now, wait);
         }
         self.metrics.sink_up(false);
     }

@@ -37,6 +37,7 @@ pub(crate) struct Conductor {
     stop: Stop,
     stop_by: Option<Instant>,
     drains: bool,
+    ends_when_lost: bool,
 
     /// Away while it fetches or settles, in `source_work`.
     source: Option<Box<dyn Source>>,
@@ -132,7 +133,7 @@ struct Amount {
 
 impl Conductor {
     pub(crate) fn new(relay: Relay, stop: Stop, drains: bool) -> Self {
-        let Relay { name, source, sink, settings, clock, alert, pulse } = relay;
+        let Relay { name, source, sink, settings, clock, alert, pulse, ends_when_lost } = relay;
         let now = Instant::now();
         let mut source_circuit = Circuit::untested(now);
         source_circuit.close();
@@ -145,6 +146,7 @@ impl Conductor {
             stop,
             stop_by: None,
             drains,
+            ends_when_lost,
             guarantees: source.guarantees(),
             source: Some(source),
             source_work: None,
@@ -289,7 +291,10 @@ impl Conductor {
 
     fn may_fetch(&self, now: Instant) -> bool {
         let Settings { batch_events, in_flight_events, in_flight_bytes, .. } = self.settings;
-        let room = self.held.events + batch_events <= in_flight_events
+        // What a source that does not park leaves with us behind a retry takes no room from other
+        // lanes, however much it is: only its bytes count.
+        let aside = if self.guarantees.parking { 0 } else { self.lanes.behind_retries() };
+        let room = self.held.events.saturating_sub(aside) + batch_events <= in_flight_events
             && self.held.bytes < in_flight_bytes;
         let asks = match &self.asking {
             Asking::Now => true,

@@ -41,6 +41,8 @@ pub(super) struct Member {
     finished: Vec<u32>,
     /// Of those that still work, the ones to be given back.
     giving_up: BTreeSet<u32>,
+    /// Refused, which will not change soon: not to be opened before.
+    resting: BTreeMap<u32, Instant>,
     leads: Option<bool>,
     /// Whether the last turn came to nothing.
     is_cut_off: bool,
@@ -93,6 +95,7 @@ impl Member {
             drained: BTreeSet::new(),
             finished: Vec::new(),
             giving_up: BTreeSet::new(),
+            resting: BTreeMap::new(),
             leads: None,
             is_cut_off: false,
             fatal: None,
@@ -204,7 +207,8 @@ impl Member {
             claimed.contains(&share)
                 || standing.shares.get(share as usize).is_some_and(|holder| *holder == Holder::Me)
         };
-        self.leave_at_once(|share| !held(share));
+        // What was claimed just now had been lost: whoever worked on it since knows nothing of that.
+        self.leave_at_once(|share| !held(share) || claimed.contains(&share));
         for share in &plan.give_up {
             if let Some(worker) = self.workers.get(share)
                 && self.giving_up.insert(*share)
@@ -216,7 +220,8 @@ impl Member {
         }
         for share in (0..self.coordination.shares()).filter(|share| held(*share)) {
             let idle = !self.workers.contains_key(&share) && !plan.give_up.contains(&share);
-            if idle && !self.is_finishing() && !self.drained.contains(&share) {
+            let rests = self.resting.get(&share).is_some_and(|until| Instant::now() < *until);
+            if idle && !rests && !self.is_finishing() && !self.drained.contains(&share) {
                 self.start_worker(share);
             }
         }
@@ -249,8 +254,8 @@ impl Member {
         self.work.spawn(async move {
             let opened = tokio::select! {
                 opened = opening => opened.map(|relay| Some(match pulse {
-                    Some(pulse) => relay.with_pulse(pulse),
-                    None => relay,
+                    Some(pulse) => relay.ending_when_lost().with_pulse(pulse),
+                    None => relay.ending_when_lost(),
                 })),
                 () = stop.changed() => Ok(None),
             };
@@ -290,8 +295,12 @@ impl Member {
                 }
             }
             Err(failure) if failure.fault() == Fault::Misconfigured => self.give_up_all(failure),
-            // It is opened again at the next turn.
+            // It is opened again at the next turn, or when something may have changed.
             Err(failure) => {
+                const REST: Duration = Duration::from_secs(30);
+                if failure.fault() == Fault::Refused {
+                    self.resting.insert(share, Instant::now() + REST);
+                }
                 let (pipeline, code) = (&self.name, failure.code());
                 tracing::warn!(pipeline, code, "share {} waits: {failure}", share + 1);
             }

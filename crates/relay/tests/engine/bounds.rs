@@ -5,23 +5,26 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use semel_core::memory::{MemoryDatabase, MemoryOutbox};
+use semel_core::memory::{MemoryBroker, MemoryDatabase};
 use semel_core::{
-    Batch, Event, Failure, Guarantees, Holding, Limit, OutboxWriter, Published, Settlement, Source,
+    Batch, Event, Failure, Guarantees, Holding, Limit, Message, OutboxWriter, Published,
+    Settlement, Sink, Source,
 };
 use semel_relay::{Relay, Settings, Stop};
 
 use crate::scripted::Scripted;
 
+const HOUR: Duration = Duration::from_secs(3_600);
+
 /// Counts what is out.
-struct Counting {
-    inner: MemoryOutbox,
+struct Counting<S> {
+    inner: S,
     events: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
 }
 
 #[async_trait]
-impl Source for Counting {
+impl<S: Source> Source for Counting<S> {
     fn guarantees(&self) -> Guarantees {
         self.inner.guarantees()
     }
@@ -80,6 +83,30 @@ async fn in_bytes() {
     let settings = Settings { in_flight_bytes: 100_000, ..Settings::default() };
     let (most, _) = most_in_flight(settings, 10_000).await;
     assert!((9..=11).contains(&most), "{most} events of 10 kB in 100 kB");
+}
+
+/// Where the source does not park, the engine holds it.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_retry_is_bounded_in_bytes_alone() {
+    let broker = MemoryBroker::new();
+    for _ in 0..2_000 {
+        let event = Event::new("order", "a", "Changed").with_bytes("text/plain", vec![b'x'; 1_000]);
+        broker.publish(&[Message::first("orders", event)]).await;
+    }
+    let (inner, most) = (broker.subscribe("test", &[]), Arc::new(AtomicUsize::new(0)));
+    let source = Counting { inner, events: Arc::default(), most: Arc::clone(&most) };
+    let sink = Scripted::new(|_| async {
+        Published::None(Failure::transient("E-TEST", "not today").with_retry_after(HOUR))
+    });
+    let few = Settings { batch_events: 10, in_flight_events: 20, ..Settings::default() };
+    let settings = Settings { in_flight_bytes: 100_000, ..few };
+    let (stopper, stop) = Stop::new();
+    let running = tokio::spawn(Relay::new("test", source, sink).with_settings(settings).run(stop));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    stopper.stop();
+    running.await.unwrap().unwrap();
+    let most = most.load(Ordering::Relaxed);
+    assert!((70..=84).contains(&most), "{most} events of 1.2 kB in 100 kB");
 }
 
 #[tokio::test(start_paused = true)]

@@ -115,6 +115,41 @@ async fn a_crashed_leader_is_replaced_within_its_lease_and_a_second() {
     assert_eq!(shop.owners(), ["second"]);
 }
 
+/// Somebody without a lease opens the source, or the database was exchanged for a copy: whoever has the
+/// lease opens it anew, whether there was something in flight or not.
+#[tokio::test(start_paused = true)]
+async fn a_share_that_was_lost_under_its_lease_is_opened_anew() {
+    let shop = Shop::new(Coordination::Leader);
+    let (stopper, running) = shop.start("first");
+    shop.publishes_within(0, Duration::from_secs(1)).await;
+    for times in 2..4 {
+        let _intruder = shop.databases[0].source();
+        shop.publishes_within(0, Duration::from_secs(2)).await;
+        assert_eq!(shop.opened.lock().unwrap()[0].len(), times);
+    }
+    stopper.stop();
+    running.await.unwrap().unwrap();
+}
+
+/// What is refused once will be refused again: to try it twice a second would only repeat what was
+/// published beside it.
+#[tokio::test(start_paused = true)]
+async fn a_share_that_is_refused_is_not_opened_all_the_time() {
+    let opened = Arc::new(Mutex::new(0));
+    let member = MemoryGroup::new().with_clock(Arc::new(VirtualClock::start()));
+    let counted = Arc::clone(&opened);
+    let group =
+        Group::new("orders", member.join("orders", 1, LEASE), Coordination::Leader, move |_| {
+            *counted.lock().unwrap() += 1;
+            async { Err(Failure::refused("E-TEST", "it does not fit")) }
+        });
+    let (_stopper, stop) = Stop::new();
+    let running = tokio::spawn(group.run(stop));
+    sleep(Duration::from_secs(65)).await;
+    assert_eq!(*opened.lock().unwrap(), 3, "at once, and every thirty seconds");
+    running.abort();
+}
+
 /// A store that can be cut off.
 struct CutOff {
     member: MemoryMember,

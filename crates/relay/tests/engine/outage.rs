@@ -1,5 +1,6 @@
 //! Outages: nothing is lost, no attempt is counted, and events flow again soon (R5).
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -52,6 +53,40 @@ async fn an_outage_in_the_middle_keeps_the_order() {
     let last = &calls[calls.len() - 1];
     assert_eq!(last.last().map(String::as_str), Some("a:3"));
     assert!(sink.sent().ends_with(&["a:1".into(), "a:2".into(), "a:3".into()]));
+}
+
+/// Throttling: as long as was asked for, and a minute at most.
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_asks_to_be_left_alone_in_an_outage_is() {
+    let bench = Bench::with(&["a:1"]).await;
+    let start = Instant::now();
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&calls);
+    let sink = Scripted::new(move |_| {
+        let mut calls = noted.lock().unwrap();
+        calls.push(start.elapsed().as_secs());
+        let asked = [7, 3600].get(calls.len() - 1).copied().map(Duration::from_secs);
+        async move {
+            let throttled = |wait| Published::None(down().with_retry_after(wait));
+            asked.map_or(Published::All, throttled)
+        }
+    });
+    let report = bench.relay(&sink).drain(Stop::never()).await.unwrap();
+    assert_eq!((report.published, report.dead), (1, 0));
+    assert_eq!(*calls.lock().unwrap(), [0, 7, 67]);
+}
+
+/// What a probe is told counts too.
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_is_asked_to_come_back_later_does() {
+    let bench = Bench::with(&["a:1"]).await;
+    let (start, sink) = (Instant::now(), Scripted::confirming());
+    sink.set_reachable(Err(down().with_retry_after(Duration::from_secs(20))));
+    let running = tokio::spawn(bench.relay(&sink).drain(Stop::never()));
+    sleep(Duration::from_secs(1)).await;
+    sink.set_reachable(Ok(()));
+    let report = running.await.unwrap().unwrap();
+    assert_eq!((report.published, start.elapsed().as_secs()), (1, 20));
 }
 
 #[tokio::test(start_paused = true)]

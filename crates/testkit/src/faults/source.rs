@@ -39,6 +39,10 @@ impl<S: Source> Source for FaultySource<S> {
         batch
     }
 
+    fn is_lost(&self) -> bool {
+        self.inner.is_lost()
+    }
+
     fn wakeup(&mut self) -> BoxFuture<'static, ()> {
         self.inner.wakeup()
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use semel_backends::postgres::{PgPool, PostgresConfig, Tailing};
 use semel_core::diagnosis::{Diagnose, Needs, Severity};
-use semel_core::{Holding, Limit, Outcome, Settlement, Source};
+use semel_core::{Delivery, Holding, Limit, Outcome, Settlement, Source};
 use semel_testkit::services::{Private, Service};
 use semel_testkit::workload::{delivered_numbers, events};
 
@@ -119,6 +119,51 @@ async fn a_source_lives_through_the_promotion() {
     write(&config, 8..9).await;
     tokio::time::timeout(PATIENCE, relay.source.wakeup()).await.unwrap();
     assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [8]);
+}
+
+/// Transactions of the dead primary never reached it: it gives their ids and the numbers of their
+/// events to others. These must not be taken for what was read before.
+#[tokio::test]
+async fn a_standby_that_lagged_behind_takes_over() {
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let config = PostgresConfig::new(server.address()).unwrap();
+    let store = config.connect().await.unwrap();
+    store.migrate().await.unwrap();
+    let source = store.tailing_source("orders", Tailing::WherePossible).await.unwrap();
+    let mut relay = Relay { source };
+    write(&config, 0..5).await;
+    assert_eq!(relay.deliver_all(10).await.len(), 5);
+    let standby = standby_of(store.pool()).await;
+    for number in 5..25 {
+        write(&config, number..number + 1).await;
+    }
+    assert_eq!(relay.deliver_all(10).await.len(), 20);
+    write(&config, 25..28).await;
+    let flight = relay.take(10).await;
+    assert_eq!(delivered_numbers(&flight), [25, 26, 27]);
+
+    replace(&server, &standby);
+    let again = config.connect().await.unwrap();
+    sqlx::query("select pg_promote()").execute(again.pool()).await.unwrap();
+    for number in 100..110 {
+        write(&config, number..number + 1).await;
+    }
+    let began = Instant::now();
+    let (mut found, mut landed) = (Vec::new(), false);
+    while found.len() < 10 {
+        assert!(began.elapsed() < PATIENCE, "only {found:?}");
+        if let Ok(batch) = relay.source.next_batch(Limit::default()).await {
+            found.extend(delivered_numbers(&batch.deliveries));
+            relay.settle(&batch.deliveries, |_| Outcome::Delivered).await;
+        }
+        if !landed {
+            let settle =
+                |got: &Delivery| Settlement { receipt: got.receipt, outcome: Outcome::Delivered };
+            let settlements: Vec<_> = flight.iter().map(settle).collect();
+            landed = relay.source.settle(&settlements).await.is_ok();
+        }
+    }
+    assert_eq!(found, (100..110).collect::<Vec<_>>());
 }
 
 /// Writes on a connection of its own, whoever is the primary now.
