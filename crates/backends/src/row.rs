@@ -12,6 +12,11 @@ pub(crate) fn timestamp(micros: i64) -> Timestamp {
     Timestamp::from_microsecond(micros).unwrap_or(nearest)
 }
 
+/// A text as any database can store it, whatever its encoding.
+pub(crate) fn plain(text: &str) -> String {
+    text.replace(|character: char| !character.is_ascii(), "?")
+}
+
 /// Headers as a writer of any language may have put them: what is not a string is kept as JSON, and
 /// what is no object is no headers.
 pub(crate) fn parse_headers(json: &str) -> Headers {

@@ -28,7 +28,7 @@ mod mysql;
 mod nats;
 #[cfg(feature = "ndjson")]
 mod ndjson;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 mod outboxes;
 #[cfg(feature = "postgres")]
 mod postgres;

@@ -7,6 +7,7 @@ use super::database::Database;
 use super::dialect::Dialect;
 use super::statement::{Row, Statement};
 use super::table::{Access, Column, ColumnType, Table};
+use super::unknown::Unknown;
 
 const WHAT: &str = "look at the mapped table";
 
@@ -163,7 +164,23 @@ pub(super) fn access(table: &Table, indexes: &[Index]) -> Access {
         (Dialect::Postgres, None, Some(_)) => Some(BY_INDEX),
         _ => None,
     };
-    Access { hint, sorts: ordered.is_none() && chosen.is_some(), begin }
+    let sorts = ordered.is_none() && chosen.is_some();
+    Access { hint, sorts, begin, unknown: unknown(table, indexes) }
+}
+
+/// How the rows are found whose mark is null, where it should be a flag.
+fn unknown(table: &Table, indexes: &[Index]) -> Unknown {
+    let Some(flag) = table.mapping.flag_mark.as_ref().filter(|flag| table.is_nullable(flag)) else {
+        return Unknown::None;
+    };
+    let has_all = |index: &Index| !index.partial && index.columns.first() == Some(flag);
+    if indexes.iter().any(has_all) {
+        Unknown::Indexed
+    } else if indexes.iter().any(|index| index.partial) {
+        Unknown::Hidden
+    } else {
+        Unknown::Scanned
+    }
 }
 
 /// By an index, whatever the statistics say; and not by a bitmap, which steps over every row that was
@@ -288,6 +305,26 @@ mod tests {
         assert_eq!((none.hint.as_str(), none.sorts), ("", false));
         let partial = index("waiting", true, &["id"]);
         assert!(!access(&numbered(Dialect::Postgres), &[partial]).sorts);
+    }
+
+    #[test]
+    fn rows_without_a_flag_are_found_as_the_indexes_let_them() {
+        let kind = ColumnType::Boolean;
+        let flag = |nullable| Column {
+            name: "published".into(),
+            kind,
+            type_name: "boolean".into(),
+            nullable,
+        };
+        let mapping = Mapping::polling_publisher("outbox");
+        let sure = Table::new(Dialect::Postgres, &mapping, vec![flag(false)]);
+        let unsure = Table::new(Dialect::Postgres, &mapping, vec![flag(true)]);
+        let partial = || index("waiting", true, &["id"]);
+        let whole = || index("by_time", false, &["published", "created_at"]);
+        assert_eq!(unknown(&sure, &[whole(), partial()]), Unknown::None);
+        assert_eq!(unknown(&unsure, &[whole(), partial()]), Unknown::Indexed);
+        assert_eq!(unknown(&unsure, &[partial()]), Unknown::Hidden);
+        assert_eq!(unknown(&unsure, &[index("key", false, &["id"])]), Unknown::Scanned);
     }
 
     #[test]

@@ -176,7 +176,8 @@ impl Faults {
         }
     }
 
-    /// A flag that is neither true nor false would hide a row for good.
+    /// Of a flag that is neither true nor false nobody knows what it means, until a pipeline reads the
+    /// table: what is written with it from then on waits.
     async fn look_for_unknown_marks(
         &mut self,
         database: &dyn Database,
@@ -189,7 +190,8 @@ impl Faults {
         let (name, column) = (&table.name, table.dialect.quote(flag));
         let mut sql = database.statement();
         sql.push(&format!("SELECT 1 FROM {name} WHERE {column} IS NULL LIMIT 1"));
-        if !database.read("look for rows without a mark", sql).await?.is_empty() {
+        let found = !database.read("look for rows without a mark", sql).await?.is_empty();
+        if found && !is_read_already(database, table).await? {
             let value = if table.dialect == Dialect::Postgres { "false" } else { "0" };
             self.add(
                 "E-MAPPED-MARK",
@@ -202,6 +204,13 @@ impl Faults {
         }
         Ok(())
     }
+}
+
+async fn is_read_already(database: &dyn Database, table: &Table) -> Result<bool, Failure> {
+    let mut sql = database.statement();
+    sql.push(&format!("SELECT 1 FROM {} WHERE relation = ", database.dialect().owners()));
+    sql.text(table.name.as_str());
+    Ok(!database.read("look who owns the table", sql).await?.is_empty())
 }
 
 /// What will be done to rows.

@@ -114,11 +114,12 @@ impl Dialect {
         }
     }
 
-    /// A text that names a lane, comparable with semel's own columns: byte by byte.
+    /// A text that names a lane, comparable with semel's own columns: byte by byte, and on PostgreSQL cut
+    /// off where an index has no room for it.
     pub(crate) fn as_name(self, value: &str) -> String {
         let text = format!("coalesce({}, '')", self.as_text(value));
         match self {
-            Self::Postgres => format!("({text} collate \"C\")"),
+            Self::Postgres => format!("(semel.lane_name({text}) collate \"C\")"),
             Self::Mysql => format!("CAST({text} AS BINARY)"),
             Self::Sqlite => format!("({text} COLLATE BINARY)"),
         }

@@ -269,7 +269,9 @@ impl Mapping {
         self
     }
 
-    /// The column that is false, or 0, until the event is published, and then true, or 1.
+    /// The column that is false, or 0, until the event is published, and then true, or 1. A row that is
+    /// written with null in it waits as well; before a pipeline reads the table for the first time, there
+    /// must be none.
     #[must_use]
     pub fn mark_flag(mut self, column: impl Into<String>) -> Self {
         self.flag_mark = Some(column.into());

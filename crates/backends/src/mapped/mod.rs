@@ -64,6 +64,7 @@ mod settle;
 mod source;
 mod statement;
 mod table;
+mod unknown;
 mod view;
 
 pub use admin::MappedAdmin;

@@ -134,16 +134,29 @@ impl Pipeline {
         let table = &self.table;
         let mut sql = database.statement();
         sql.begin = table.access.begin;
+        self.push_waiting(&mut sql, &table.event_columns, &table.waits(), parked, out, limit);
+        sql
+    }
+
+    /// The same for rows that meet a condition.
+    pub(super) fn push_waiting(
+        &self,
+        sql: &mut Statement,
+        columns: &str,
+        condition: &str,
+        parked: bool,
+        out: &[String],
+        limit: usize,
+    ) {
+        let table = &self.table;
         let (name, hint) = (&table.name, &table.access.hint);
-        sql.push(&format!("SELECT {} FROM {name} t{hint} WHERE ", table.event_columns));
-        sql.push(&table.unmarked("t."));
-        table.available(&mut sql);
+        sql.push(&format!("SELECT {columns} FROM {name} t{hint} WHERE {condition}"));
+        table.available(sql);
         sql.push(" AND ").not_among(&table.key(), out);
         if parked {
-            self.not_parked(&mut sql, out);
+            self.not_parked(sql, out);
         }
         sql.push(&table.order_waiting_by()).push(" LIMIT ").count(limit);
-        sql
     }
 
     /// Adds that a row of `t` did not fail, and that nothing that failed holds its lane. What is in

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use semel_core::{Failure, Holding, Outcome, Receipt, Settlement};
+use semel_core::{Failure, Fault, Holding, Outcome, Receipt, Settlement};
 
 use super::database::Flight;
 use super::dialect::Dialect;
 use super::pipeline::CHUNK;
 use super::source::MappedSource;
 use super::statement::{Kind, Statement};
+use crate::row::plain;
 
 /// Outcomes, by what has to be written for them.
 #[derive(Default)]
@@ -37,9 +38,26 @@ impl MappedSource {
         &mut self,
         settlements: &[Settlement],
     ) -> Result<Holding, Failure> {
-        let outcomes = self.sort(settlements);
+        let mut outcomes = self.sort(settlements);
+        let mut written = self.database.write("settle", self.statements(&outcomes)).await;
+        let refused = written.as_ref().is_err_and(|failure| failure.fault() == Fault::Refused);
+        if refused && outcomes.simplify_errors() {
+            written = self.database.write("settle", self.statements(&outcomes)).await;
+        }
+        if written?.is_none() {
+            return Ok(Holding::Lost);
+        }
+        let mut flights = self.flights.lock();
+        for receipt in &outcomes.landed {
+            flights.remove(receipt);
+        }
+        Ok(Holding::Held)
+    }
+
+    /// All that has to be written, in one transaction.
+    fn statements(&self, outcomes: &Outcomes) -> Vec<Statement> {
         let mut statements = vec![self.pipeline.guard(&*self.database, Some(self.epoch))];
-        self.mark(&outcomes, &mut statements);
+        self.mark(outcomes, &mut statements);
         for failed in outcomes.failed.chunks(CHUNK) {
             statements.push(self.park(failed));
         }
@@ -51,14 +69,7 @@ impl MappedSource {
             let count = self.pipeline.count_attempts(&*self.database, *attempts, ids);
             statements.extend(count);
         }
-        if self.database.write("settle", statements).await?.is_none() {
-            return Ok(Holding::Lost);
-        }
-        let mut flights = self.flights.lock();
-        for receipt in &outcomes.landed {
-            flights.remove(receipt);
-        }
-        Ok(Holding::Held)
+        statements
     }
 
     /// In the order in which they were handed out, so that the first of a lane is parked first.
@@ -149,6 +160,21 @@ impl MappedSource {
             Dialect::Postgres | Dialect::Sqlite => ON_CONFLICT,
         });
         sql
+    }
+}
+
+impl Outcomes {
+    /// A database that is not in UTF-8 may have no place for what is in an error, and an event that
+    /// cannot be parked would hold back all others. Says whether there was something to simplify.
+    fn simplify_errors(&mut self) -> bool {
+        let mut simplified = false;
+        for (_, setback) in &mut self.failed {
+            if !setback.error.is_ascii() {
+                setback.error = plain(&setback.error);
+                simplified = true;
+            }
+        }
+        simplified
     }
 }
 

@@ -14,6 +14,7 @@ use super::check::check;
 use super::database::{Database, Flight, Flights};
 use super::pipeline::Pipeline;
 use super::statement::Row;
+use super::unknown::Search;
 use super::{LaneOrder, Mapping};
 use crate::row::timestamp;
 
@@ -50,6 +51,7 @@ pub struct MappedSource {
     average: usize,
     /// When rows that are gone were last looked for.
     tidied_at: Timestamp,
+    pub(super) search: Search,
 }
 
 /// How many seconds apart it is looked whether rows that failed are still there.
@@ -58,6 +60,7 @@ const TIDY_EVERY_SECONDS: i64 = 10;
 /// What there is to do.
 struct Agenda {
     something_is_parked: bool,
+    something_is_unknown: bool,
     something_is_due: bool,
     next_retry: Option<Timestamp>,
 }
@@ -74,17 +77,20 @@ impl MappedSource {
         let pipeline = Pipeline { name: pipeline.to_owned(), table: Arc::new(table) };
         let epoch = pipeline.take_over(&*database).await?;
         pipeline.tidy(&*database, Some(epoch)).await?;
-        Ok(Self {
+        let mut source = Self {
             flights: database.airspace().open(&pipeline.name, epoch),
             changes: database.changes(),
             topic: Topic::from(mapping.table()),
             last_receipt: 0,
             average: 1024,
             tidied_at: database.clock().now(),
+            search: Search::now(),
             epoch,
             pipeline,
             database,
-        })
+        };
+        source.look_for_unknown().await?;
+        Ok(source)
     }
 
     /// How the database would read the rows that wait while some lanes do, in its own words: so
@@ -114,7 +120,8 @@ impl MappedSource {
         sql.text(name.as_str()).push(" AND due <= ").now().push(" LIMIT 1) b), ");
         sql.push(&format!("(SELECT retry_at FROM {parked} WHERE pipeline = ")).text(name.as_str());
         sql.push(" AND state = 'failed' AND due > ").now();
-        sql.push(&format!(" ORDER BY due LIMIT 1) FROM {owners} WHERE pipeline = "));
+        let unknown = self.pipeline.table.count_unknown().unwrap_or_else(|| "0".into());
+        sql.push(&format!(" ORDER BY due LIMIT 1), {unknown} FROM {owners} WHERE pipeline = "));
         sql.text(name.as_str()).push(" AND epoch = ").int(self.epoch);
         let rows = self.database.read("look for events", sql).await?;
         let Some(row) = rows.first() else { return Ok(None) };
@@ -122,6 +129,7 @@ impl MappedSource {
             something_is_parked: row.is_true(0),
             something_is_due: row.is_true(1),
             next_retry: row.int(2).map(timestamp),
+            something_is_unknown: row.is_true(3),
         };
         let since = self.database.clock().now().duration_since(self.tidied_at).as_secs();
         if agenda.something_is_parked && !(0..TIDY_EVERY_SECONDS).contains(&since) {
@@ -161,9 +169,14 @@ impl MappedSource {
     }
 
     /// Rows that wait, in their order.
-    async fn collect_waiting(&self, parked: bool, round: &mut Round) -> Result<(), Failure> {
+    async fn collect_waiting(&self, agenda: &Agenda, round: &mut Round) -> Result<(), Failure> {
         let asked = round.rows(self.average);
-        let query = self.pipeline.waiting(&*self.database, parked, &round.out, asked);
+        let (database, parked) = (&*self.database, agenda.something_is_parked);
+        let query = if agenda.something_is_unknown {
+            self.pipeline.waiting_of_both_kinds(database, parked, &round.out, asked)
+        } else {
+            self.pipeline.waiting(database, parked, &round.out, asked)
+        };
         let rows = self.database.read("read the mapped table", query).await?;
         for row in &rows {
             let (id, event) = (self.pipeline.table.row_id(row)?, self.pipeline.table.event(row)?);
@@ -205,9 +218,10 @@ impl Source for MappedSource {
         Guarantees { lane_order: self.pipeline.table.lane_order().is_kept(), parking: true }
     }
 
-    /// Only reads, and changes nothing in memory before the end: a dropped call has not happened.
+    /// Hands nothing out before the end: a dropped call has not happened.
     async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
         self.changes.borrow_and_update();
+        self.look_for_unknown().await?;
         let Some(agenda) = self.look().await? else {
             return Ok(Batch::default());
         };
@@ -216,7 +230,7 @@ impl Source for MappedSource {
             self.collect_due(&mut round).await?;
         }
         if !round.more {
-            self.collect_waiting(agenda.something_is_parked, &mut round).await?;
+            self.collect_waiting(&agenda, &mut round).await?;
         }
         let more = round.more;
         Ok(Batch { deliveries: self.hand_out(round), more, next_due: agenda.next_retry })

@@ -9,6 +9,7 @@ use super::dialect::{Dialect, Key};
 use super::identity;
 use super::mapping::Origin;
 use super::statement::{Row, Statement};
+use super::unknown::Unknown;
 use super::{LaneOrder, Mapping};
 use crate::row::{parse_headers, timestamp};
 
@@ -66,6 +67,7 @@ pub(crate) struct Access {
     /// How the transaction begins, for a planner that would rather believe its statistics: they are
     /// made while little waits, and are wrong when much does.
     pub(crate) begin: Option<&'static str>,
+    pub(crate) unknown: Unknown,
 }
 
 /// Where [`Table::event_columns`] has what is not part of the event.
@@ -91,7 +93,7 @@ impl Table {
             event_columns: String::new(),
             extra,
         };
-        table.event_columns = table.select_event();
+        table.event_columns = table.select_event().join(", ");
         table
     }
 
@@ -195,7 +197,23 @@ impl Table {
 
     /// That a row is not published; `prefix` is what the table is called.
     pub(crate) fn unmarked(&self, prefix: &str) -> String {
+        match self.access.unknown {
+            Unknown::Indexed | Unknown::Scanned => self.unmarked_or_unknown(prefix),
+            Unknown::None | Unknown::Hidden => self.surely_unmarked(prefix),
+        }
+    }
+
+    /// The same, and its mark says so.
+    pub(crate) fn surely_unmarked(&self, prefix: &str) -> String {
         self.state(prefix, false)
+    }
+
+    fn unmarked_or_unknown(&self, prefix: &str) -> String {
+        let unmarked = self.surely_unmarked(prefix);
+        match self.unknown_mark(prefix) {
+            Some(unknown) => format!("({unmarked} OR {unknown})"),
+            None => unmarked,
+        }
     }
 
     /// That a row is published.
@@ -220,7 +238,7 @@ impl Table {
         }
     }
 
-    fn flag(&self, name: &str, value: bool) -> &'static str {
+    pub(crate) fn flag(&self, name: &str, value: bool) -> &'static str {
         match (self.kind(name), value) {
             (ColumnType::Boolean, true) if self.dialect == Dialect::Postgres => "true",
             (ColumnType::Boolean, false) if self.dialect == Dialect::Postgres => "false",
@@ -311,7 +329,7 @@ impl Table {
         }
     }
 
-    fn select_event(&self) -> String {
+    fn select_event(&self) -> Vec<String> {
         let Mapping { event_id, headers, idempotency_key, content_type, .. } = &self.mapping;
         let optional = |name: Option<&String>| {
             name.map_or(self.dialect.null().to_owned(), |name| {
@@ -337,10 +355,22 @@ impl Table {
             self.micros(self.mapping.created_at.as_ref()),
             self.micros(self.mapping.available_at.as_ref()),
             self.micros(self.mapping.time_mark.as_ref()),
-            self.dialect.as_number(&self.unmarked("t.")),
+            self.dialect.as_number(&self.unmarked_or_unknown("t.")),
         ];
         columns.extend(self.extra.iter().map(|name| optional(Some(name))));
-        columns.join(", ")
+        columns
+    }
+
+    /// The same columns with the names `c0`, `c1` and so on.
+    pub(crate) fn named_columns(&self) -> Vec<String> {
+        let columns = self.select_event().into_iter().enumerate();
+        columns.map(|(place, column)| format!("{column} AS c{place}")).collect()
+    }
+
+    /// What orders the rows, with the names `o0`, `o1` and so on.
+    pub(crate) fn named_order(&self) -> Vec<String> {
+        let order = self.order().into_iter().enumerate();
+        order.map(|(place, name)| format!("{} AS o{place}", self.column(name))).collect()
     }
 
     /// How many columns that are.

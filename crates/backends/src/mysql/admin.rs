@@ -1,5 +1,6 @@
 //! [`AdminStore`]: looking into the outbox of one pipeline, and repairing it.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,10 +10,11 @@ use semel_core::admin::{
 use semel_core::{EventId, Failure};
 use sqlx::{AssertSqlSafe, MySqlConnection};
 
+use super::clean::Thinned;
 use super::error::failure;
 use super::parking::Parking;
 use super::row::{json, listed, share_of};
-use super::store::{MysqlStore, count, micros};
+use super::store::{MysqlStore, count};
 use super::view::{Place, Search, listed_at, view};
 
 /// The outbox of one pipeline, for operators. Made by [`MysqlStore::admin`].
@@ -20,7 +22,7 @@ use super::view::{Place, Search, listed_at, view};
 /// States are derived: behind the cursor is published, ahead of it pending, in between is what a
 /// relay has; what left this path says so itself. A relay in another process notes what it has
 /// with each batch that it settles, so its first batch shows as pending until then. The time of
-/// publishing is exact to about a second.
+/// publishing is exact to about a second for an hour, and to a minute after that.
 ///
 /// A pipeline that is never coming back keeps its events from being cleaned until its row in
 /// `semel_cursor` is deleted.
@@ -36,8 +38,9 @@ use super::view::{Place, Search, listed_at, view};
 /// ```
 #[derive(Clone, Debug)]
 pub struct MysqlAdmin {
-    store: MysqlStore,
+    pub(super) store: MysqlStore,
     pipeline: String,
+    pub(super) thinned: Arc<Mutex<Thinned>>,
 }
 
 /// What can be retried or discarded.
@@ -51,10 +54,9 @@ const SPAN: &str = "SELECT cast(coalesce(min(seq), 0) AS UNSIGNED), \
 const LOOKED_AT: u64 = 100_000;
 
 /// How many events one statement changes.
-const ROWS: usize = 10_000;
+pub(super) const ROWS: usize = 10_000;
 
 const LOCK: &str = "SELECT epoch FROM semel_cursor WHERE pipeline = ? ORDER BY share FOR UPDATE";
-const LOCK_ALL: &str = "SELECT pipeline FROM semel_cursor ORDER BY pipeline, share FOR UPDATE";
 
 const OFFER: &str = concat!(
     "INSERT INTO semel_parked (pipeline, share, position, aggregate_type, aggregate_id, place, \
@@ -77,41 +79,9 @@ const DISCARD: &str = concat!(
      SET p.state = 'discarded', p.holds = 0, p.due = NULL, p.changed_at = utc_timestamp(6)"
 );
 
-/// Events that all pipelines passed so long ago, and that are parked nowhere, or finished there so
-/// long ago. Takes the age three times.
-const OLD: &str = "SELECT o.position FROM semel_outbox o FORCE INDEX (semel_outbox_position) \
-    WHERE o.position > 0 AND o.position <= (\
-        SELECT coalesce(min(if(c.moved_at < utc_timestamp(6) - INTERVAL ? MICROSECOND, c.position, \
-            coalesce((SELECT max(g.position) FROM semel_progress g WHERE g.pipeline = c.pipeline \
-                AND g.share = c.share AND g.passed_at < utc_timestamp(6) - INTERVAL ? MICROSECOND), 0))), 0) \
-        FROM semel_cursor c) \
-    AND NOT EXISTS (SELECT 1 FROM semel_cursor c \
-        JOIN semel_parked p ON p.pipeline = c.pipeline AND p.position = o.position \
-        WHERE p.state NOT IN ('published', 'discarded') \
-            OR p.changed_at >= utc_timestamp(6) - INTERVAL ? MICROSECOND) \
-    ORDER BY o.position LIMIT ?";
-
-/// The events and what is left of them elsewhere. Each takes the list.
-const DELETE: &[&str] = &[
-    concat!(
-        "DELETE p FROM ",
-        listed!(),
-        " STRAIGHT_JOIN semel_cursor c STRAIGHT_JOIN semel_parked p \
-         ON p.pipeline = c.pipeline AND p.position = j.position"
-    ),
-    concat!(
-        "DELETE o FROM ",
-        listed!(),
-        " STRAIGHT_JOIN semel_outbox o ON o.position = j.position"
-    ),
-];
-
-const FORGET_PROGRESS: &str = "DELETE FROM semel_progress WHERE position < (\
-    SELECT coalesce(min(o.position), 0) FROM semel_outbox o WHERE o.position > 0)";
-
 impl MysqlAdmin {
     pub(super) fn new(store: MysqlStore, pipeline: &str) -> Self {
-        Self { store, pipeline: pipeline.to_owned() }
+        Self { store, pipeline: pipeline.to_owned(), thinned: Arc::default() }
     }
 
     /// Makes sure that no relay changes anything until the transaction ends.
@@ -250,22 +220,7 @@ impl AdminStore for MysqlAdmin {
 
     /// An event goes once *every* pipeline has published or discarded it longer ago than `age`.
     async fn clean(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
-        let (failed, age) = (|| failure("delete old events"), micros(age));
-        let mut tx = self.store.begin().await?;
-        sqlx::query(LOCK_ALL).fetch_all(&mut *tx).await.map_err(failed())?;
-        let old = sqlx::query_scalar(OLD).bind(age).bind(age).bind(age).bind(count(limit));
-        let positions: Vec<u64> = old.fetch_all(&mut *tx).await.map_err(failed())?;
-        if positions.is_empty() {
-            return Ok(0);
-        }
-        for part in positions.chunks(ROWS) {
-            for sql in DELETE {
-                sqlx::query(*sql).bind(json(part)).execute(&mut *tx).await.map_err(failed())?;
-            }
-        }
-        sqlx::query(FORGET_PROGRESS).execute(&mut *tx).await.map_err(failed())?;
-        tx.commit().await.map_err(failed())?;
-        Ok(positions.len())
+        self.delete_old(age, limit).await
     }
 }
 

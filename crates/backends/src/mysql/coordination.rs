@@ -42,6 +42,15 @@ INSERT INTO semel_member (pipeline, member, shares, expires_at) \
 VALUES (?, ?, ?, utc_timestamp(6) + INTERVAL ? MICROSECOND) \
 ON DUPLICATE KEY UPDATE expires_at = VALUES(expires_at)";
 
+/// Those who could not say that they are gone.
+const FORGET: &str = "\
+DELETE FROM semel_member \
+WHERE pipeline = ? AND member = ? AND expires_at < utc_timestamp(6) - INTERVAL 1 HOUR";
+
+const SILENT: &str = "\
+SELECT member FROM semel_member \
+WHERE pipeline = ? AND expires_at < utc_timestamp(6) - INTERVAL 1 HOUR";
+
 const RENEW_SHARES: &str = "\
 UPDATE semel_share SET expires_at = utc_timestamp(6) + INTERVAL ? MICROSECOND \
 WHERE pipeline = ? AND owner = ?";
@@ -85,6 +94,22 @@ impl MysqlMember {
         Ok(())
     }
 
+    /// One by one: a search that deletes would lock the rows of all others.
+    async fn forget_silent(&self) -> Result<(), Failure> {
+        let failed = || failure("forget relays that are gone");
+        let pipeline = &self.membership.pipeline;
+        let silent: Vec<String> = sqlx::query_scalar(SILENT)
+            .bind(pipeline)
+            .fetch_all(self.store.pool())
+            .await
+            .map_err(failed())?;
+        for member in silent {
+            let forget = sqlx::query(FORGET).bind(pipeline).bind(member);
+            forget.execute(self.store.pool()).await.map_err(failed())?;
+        }
+        Ok(())
+    }
+
     async fn look(&self) -> Result<Standing, Failure> {
         let failed = || failure("look who works on the pipeline");
         let Membership { pipeline, member, .. } = &self.membership;
@@ -125,6 +150,7 @@ impl Coordinator for MysqlMember {
         if renews {
             self.look().await?;
             self.renew().await?;
+            self.forget_silent().await?;
         }
         self.look().await
     }

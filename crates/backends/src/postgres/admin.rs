@@ -1,6 +1,6 @@
 //! [`AdminStore`]: what an operator asks and changes.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,11 +10,11 @@ use sqlx::Row;
 use sqlx::postgres::{PgArguments, PgRow};
 use uuid::Uuid;
 
+use super::clean::{self, Cleaned};
 use super::error::failure;
 use super::parking::{all_lanes, find_heads};
 use super::row::{self, AFTER_EVENT, column, event_columns};
-use super::shares;
-use super::store::{PostgresStore, count, micros};
+use super::store::{PostgresStore, count};
 use super::types::Stamp;
 
 /// The operator's view of one pipeline. Made by [`PostgresStore::admin`].
@@ -38,18 +38,7 @@ use super::types::Stamp;
 pub struct PostgresAdmin {
     pub(super) store: PostgresStore,
     pub(super) pipeline: String,
-    /// Where cleaning goes on: not before rows that it deleted, which may still be in the way.
-    cleaned: Arc<Mutex<Cleaned>>,
-}
-
-/// The last row that was deleted: its transaction and its number.
-#[derive(Clone, Debug)]
-struct Cleaned(String, i64);
-
-impl Default for Cleaned {
-    fn default() -> Self {
-        Self("0".into(), 0)
-    }
+    pub(super) cleaned: Arc<Mutex<Cleaned>>,
 }
 
 /// The log's part, by the index on `txid`; then what is parked.
@@ -176,47 +165,6 @@ const REPLAY: &str = concat!(
     returning aggregate_type, aggregate_id"
 );
 
-/// An event goes when every pipeline has published or discarded it long enough ago. What no share
-/// of some pipeline has come to is not even looked at, however long the backlog is.
-const CLEAN: &str = "\
-with long_ago as materialized (
-    select clock_timestamp() - $1 * interval '1 microsecond' as at
-), pipeline as materialized (
-    select p.* from long_ago, semel.passed_before(long_ago.at) p
-), reached as materialized (
-    select txid from (
-        select distinct on (pipeline) coalesce(pg_snapshot_xmax(passed), '0') as txid
-        from pipeline order by pipeline, 1 desc) furthest
-    order by txid limit 1
-), gone as (
-    delete from semel.deletable where seq in (
-        select o.seq from semel.deletable o
-        where (o.txid, o.seq) > ($3::text::xid8, $4) and o.txid < (select txid from reached)
-            and not exists (
-                select from pipeline l left join semel.parked p
-                    on p.pipeline = l.pipeline and p.seq = o.seq
-                where l.share = semel.share_of(o.aggregate_type, o.aggregate_id, l.shares)
-                    and case when p.seq is null
-                    then pg_visible_in_snapshot(o.txid, l.passed) is not true
-                    else p.state not in ('published', 'discarded')
-                        or p.changed_at >= (select at from long_ago) end)
-        order by o.txid, o.seq limit $2)
-    returning txid, seq
-), unparked as (
-    delete from semel.parked p using gone where p.seq = gone.seq
-), forgotten as (
-    delete from semel.passage h where (h.pipeline, h.share, h.at) in (
-        select h.pipeline, h.share, h.at from semel.passage h
-        where h.at < clock_timestamp() - interval '1 hour' and exists (
-            select from semel.passage n
-            where n.pipeline = h.pipeline and n.share = h.share and n.at > h.at
-                and (n.at < (select at from long_ago)
-                    or n.at < date_trunc('minute', h.at) + interval '1 minute'))
-        limit $2)
-)
-select (select count(*) from gone), coalesce(l.txid, '0')::text, coalesce(l.seq, 0)
-from (select) x left join (select txid, seq from gone order by txid desc, seq desc limit 1) l on true";
-
 impl PostgresAdmin {
     pub(super) fn new(store: PostgresStore, pipeline: &str) -> Self {
         Self { store, pipeline: pipeline.to_owned(), cleaned: Arc::default() }
@@ -232,13 +180,8 @@ impl PostgresAdmin {
         };
         let ids = ids.map(|ids| ids.iter().map(|id| *id.as_uuid()).collect::<Vec<Uuid>>());
         let mut tx = self.store.begin().await?;
-        shares::keep(&mut tx, &self.pipeline).await?;
-        // A relay that settles or takes something waits for us, or we for it.
-        sqlx::query("select from semel.cursor where pipeline = $1 order by share for update")
-            .bind(&self.pipeline)
-            .execute(&mut *tx)
-            .await
-            .map_err(failed())?;
+        clean::keep_out(&mut tx).await?;
+        self.lock(&mut tx).await?;
         let changed = self.filtered(sql, filter).bind(ids).fetch_all(&mut *tx).await;
         let lanes = all_lanes(&changed.map_err(failed())?)?;
         find_heads(&mut tx, &self.pipeline, &lanes).await?;
@@ -353,20 +296,7 @@ impl AdminStore for PostgresAdmin {
     }
 
     async fn clean(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
-        let cleaned = || self.cleaned.lock().unwrap_or_else(PoisonError::into_inner);
-        let Cleaned(txid, seq) = cleaned().clone();
-        let (deleted, txid, seq): (i64, String, i64) = sqlx::query_as(CLEAN)
-            .bind(micros(age))
-            .bind(count(limit))
-            .bind(txid)
-            .bind(seq)
-            .fetch_one(self.store.once())
-            .await
-            .map_err(failure("delete old events"))?;
-        // A call that found less than it might have came to the end: begin anew.
-        let go_on = deleted == count(limit);
-        *cleaned() = if go_on { Cleaned(txid, seq) } else { Cleaned::default() };
-        Ok(usize::try_from(deleted).unwrap_or(0))
+        self.delete_old(age, limit).await
     }
 }
 

@@ -27,6 +27,7 @@
 mod admin;
 mod applied;
 mod check;
+mod clean;
 mod config;
 mod coordination;
 mod cursor;

@@ -7,15 +7,18 @@
 //!
 //! All changes are made in a transaction that has checked the ownership of the pipeline first, or
 //! check it themselves.
+//!
+//! Lanes are known by `semel.lane_name`, which cuts off what no index has room for.
 
-use semel_core::{Clock, Failure, Outcome, Timestamp};
+use semel_core::{Clock, Failure, Fault, Outcome, Timestamp};
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
+use sqlx::{Connection, PgConnection, Row};
 
 use super::error::failure;
 use super::row::event_columns;
 use super::store::count;
 use super::types::Stamp;
+use crate::row::plain;
 
 /// How an event is put aside.
 #[derive(Debug)]
@@ -205,7 +208,8 @@ select x.seq from unnest($2::bigint[], $3::text[], $4::text[])
     as x (seq, aggregate_type, aggregate_id)
 where exists (
     select from semel.parked p where p.pipeline = (select $1::text) and p.holds
-        and p.aggregate_type = x.aggregate_type and p.aggregate_id = x.aggregate_id offset 0)";
+        and p.aggregate_type = semel.lane_name(x.aggregate_type)
+        and p.aggregate_id = semel.lane_name(x.aggregate_id) offset 0)";
 
 /// The parked events of one share of a pipeline.
 #[derive(Clone, Copy, Debug)]
@@ -377,11 +381,41 @@ impl Parking<'_> {
             .map_err(failure("look for parked lanes"))
     }
 
+    /// Puts events aside, whatever is in their errors: a database that is not in UTF-8 may have no
+    /// place for it, and an event that cannot be parked would hold back all others.
     async fn put(
         &self,
         connection: &mut PgConnection,
         sql: &'static str,
         asides: &[Aside],
+    ) -> Result<Vec<OwnedLane>, Failure> {
+        let errors: Vec<_> = asides.iter().map(|aside| aside.error.as_deref()).collect();
+        if errors.iter().flatten().all(|error| error.is_ascii()) {
+            return self.put_with(connection, sql, asides, &errors).await;
+        }
+        let failed = || failure("park events");
+        let mut attempt = connection.begin().await.map_err(failed())?;
+        match self.put_with(&mut attempt, sql, asides, &errors).await {
+            Err(refusal) if refusal.fault() == Fault::Refused => {
+                attempt.rollback().await.map_err(failed())?;
+                let plain: Vec<_> = errors.iter().map(|error| error.map(plain)).collect();
+                let plain: Vec<_> = plain.iter().map(Option::as_deref).collect();
+                self.put_with(connection, sql, asides, &plain).await
+            }
+            Err(failure) => Err(failure),
+            Ok(lanes) => {
+                attempt.commit().await.map_err(failed())?;
+                Ok(lanes)
+            }
+        }
+    }
+
+    async fn put_with(
+        &self,
+        connection: &mut PgConnection,
+        sql: &'static str,
+        asides: &[Aside],
+        errors: &[Option<&str>],
     ) -> Result<Vec<OwnedLane>, Failure> {
         let times = |time: fn(&Aside) -> Option<Timestamp>| {
             asides.iter().map(|aside| time(aside).map(Stamp)).collect::<Vec<_>>()
@@ -397,7 +431,7 @@ impl Parking<'_> {
             .bind(asides.iter().map(|aside| aside.wait).collect::<Vec<_>>())
             .bind(times(|aside| aside.due))
             .bind(times(|aside| aside.retry_at))
-            .bind(asides.iter().map(|aside| aside.error.as_deref()).collect::<Vec<_>>())
+            .bind(errors)
             .bind(self.share)
             .fetch_all(connection)
             .await

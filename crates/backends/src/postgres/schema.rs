@@ -31,6 +31,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("migrations/0004_polling_beside_0003.sql"),
         down: include_str!("migrations/0004_polling_beside_0003.down.sql"),
     },
+    Migration {
+        name: "0005_long_names_beside_0003",
+        sql: include_str!("migrations/0005_long_names_beside_0003.sql"),
+        down: include_str!("migrations/0005_long_names_beside_0003.down.sql"),
+    },
 ];
 
 const VERSION_TABLE: &str = "create schema if not exists semel;

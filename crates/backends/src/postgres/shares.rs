@@ -43,11 +43,17 @@ join semel.cursor c on c.pipeline = $1 and c.share = u.share
 where pg_visible_in_snapshot(o.txid, $3::text::pg_snapshot)
 on conflict (pipeline, seq) do nothing";
 
-/// What is over stays as it was: most of it would be moved in vain.
+/// What is over stays as it was: most of it would be moved in vain. The whole of a name that was cut
+/// off is with the event.
 const MOVE: &str = "\
-update semel.parked set share = semel.share_of(aggregate_type, aggregate_id, $2), taken = null
-where pipeline = $1 and state not in ('published', 'discarded')
-    and (taken is not null or share <> semel.share_of(aggregate_type, aggregate_id, $2))";
+update semel.parked p set share = new.share, taken = null from (
+    select m.seq, coalesce(case when greatest(length(m.aggregate_type), length(m.aggregate_id)) > 200
+        then (select semel.share_of(o.aggregate_type, o.aggregate_id, $2)
+            from semel.outbox o where o.seq = m.seq) end,
+        semel.share_of(m.aggregate_type, m.aggregate_id, $2)) as share
+    from semel.parked m where m.pipeline = $1 and m.state not in ('published', 'discarded')
+) new
+where p.pipeline = $1 and p.seq = new.seq and (p.taken is not null or p.share <> new.share)";
 
 const HEADS: &str = "\
 update semel.parked p set head = true from (

@@ -11,7 +11,7 @@ use semel_core::{EventId, Failure};
 use sqlx::SqliteConnection;
 
 use super::error::failure;
-use super::parking::{Parking, json, lane};
+use super::parking::{Parking, lane};
 use super::row::{self, position, stored};
 use super::store::{SqliteStore, timestamp};
 use super::view::{Search, is_ahead, view};
@@ -21,7 +21,8 @@ use super::view::{Search, is_ahead, view};
 /// States are derived: behind the cursor is published, ahead of it pending, in between is what a
 /// relay has; what left this path says so itself. A relay in another process notes what it has
 /// with each batch that it settles, so its first batch shows as pending until then. The time of
-/// publishing is exact to about a second. The count of a backlog beyond 100,000 is an estimate.
+/// publishing is exact to about a second for an hour, and to a minute after that. The count of a
+/// backlog beyond 100,000 is an estimate.
 ///
 /// A pipeline that is never coming back keeps its events from being cleaned until its row in
 /// `semel_cursor` is deleted.
@@ -44,7 +45,7 @@ use super::view::{Search, is_ahead, view};
 /// ```
 #[derive(Clone, Debug)]
 pub struct SqliteAdmin {
-    store: SqliteStore,
+    pub(super) store: SqliteStore,
     pipeline: String,
 }
 
@@ -240,20 +241,7 @@ impl AdminStore for SqliteAdmin {
 
     /// An event goes once *every* pipeline has published or discarded it longer ago than `age`.
     async fn clean(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
-        let failed = || failure("delete old events");
-        let mut tx = self.store.begin().await?;
-        let deleted: Vec<i64> = sqlx::query_scalar(CLEAN)
-            .bind(self.store.before(age))
-            .bind(stored(limit as u64))
-            .fetch_all(&mut *tx)
-            .await
-            .map_err(failed())?;
-        let seqs: Vec<u64> = deleted.into_iter().map(position).collect();
-        for sql in FORGET_DELETED {
-            sqlx::query(*sql).bind(json(&seqs)).execute(&mut *tx).await.map_err(failed())?;
-        }
-        tx.commit().await.map_err(failed())?;
-        Ok(seqs.len())
+        self.delete_old(age, limit).await
     }
 }
 
@@ -291,25 +279,6 @@ const BACKLOG: &str = concat!(
     " AND (o.available_at IS NULL OR o.available_at <= ?4) ORDER BY o.seq LIMIT 1), \
      (SELECT max(seq) FROM semel_outbox)"
 );
-
-/// Deletes events that all pipelines passed before `?1`, and that are parked nowhere, or finished
-/// there before `?1`.
-const CLEAN: &str = "DELETE FROM semel_outbox WHERE seq IN (SELECT o.seq FROM semel_outbox o \
-    WHERE o.seq <= (SELECT min(iif(c.moved_at < ?1, c.position, coalesce(\
-        (SELECT g.position FROM semel_progress g WHERE g.pipeline = c.pipeline AND g.at < ?1 \
-         ORDER BY g.at DESC LIMIT 1), 0))) FROM semel_cursor c) \
-    AND NOT EXISTS (SELECT 1 FROM semel_cursor c \
-        CROSS JOIN semel_parked p ON p.pipeline = c.pipeline AND p.seq = o.seq \
-        WHERE p.state NOT IN ('published', 'discarded') OR p.changed_at >= ?1) \
-    ORDER BY o.seq LIMIT ?2) RETURNING seq";
-
-/// What is left of events once they are deleted.
-const FORGET_DELETED: &[&str] = &[
-    "DELETE FROM semel_parked WHERE seq IN (SELECT value FROM json_each(?1)) \
-     AND pipeline IN (SELECT pipeline FROM semel_cursor)",
-    "DELETE FROM semel_progress WHERE json_array_length(?1) > 0 \
-     AND position < (SELECT coalesce(min(seq), 0) FROM semel_outbox)",
-];
 
 impl SqliteAdmin {
     /// How many events nobody has taken up, and the first that could be. Rows are only ever deleted

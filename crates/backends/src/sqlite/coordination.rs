@@ -94,6 +94,13 @@ impl SqliteMember {
             .bind(pipeline)
             .bind(member)
             .bind(until)
+            .execute(&mut *connection)
+            .await
+            .map_err(failed())?;
+        // Those who could not say that they are gone.
+        sqlx::query("DELETE FROM semel_member WHERE pipeline = ?1 AND until < ?2")
+            .bind(pipeline)
+            .bind(self.store.before(Duration::from_secs(3600)))
             .execute(connection)
             .await
             .map_err(failed())?;

@@ -33,6 +33,7 @@
 mod admin;
 mod applied;
 mod check;
+mod clean;
 mod config;
 mod coordination;
 mod error;

@@ -90,6 +90,89 @@ async fn a_polling_publisher_has_true_marks_and_counts(
     assert_eq!(count("worse", is_published).await, 1);
 }
 
+/// What writes a row of a lane with this flag into a polling publisher's table.
+fn insert_flag(lane: &str, flag: &str, number: usize) -> String {
+    format!(
+        "insert into outbox (aggregate_type, aggregate_id, event_type, payload, published,
+            idempotency_key) values ('order', '{lane}', 'Placed', '{number}', {flag}, '{number}')"
+    )
+}
+
+/// The table is empty. `at_once` says whether an index has all rows, or there is none.
+async fn rows_whose_flag_is_null_are_published(
+    admin: &MappedAdmin,
+    open: impl AsyncFn() -> MappedSource,
+    run: impl AsyncFn(String),
+    at_once: bool,
+) {
+    let mut source = open().await;
+    for (number, (lane, flag)) in [("a", "null"), ("a", "false"), ("b", "null")].iter().enumerate()
+    {
+        run(insert_flag(lane, flag, number)).await;
+    }
+    if !at_once {
+        source = open().await;
+    }
+    assert_eq!(admin.stats().await.unwrap().counts, [3, 0, 0, 0, 0, 0]);
+    let batch = take(&mut source).await;
+    let content = |got: &Delivery| got.message.event.payload.bytes().clone();
+    assert_eq!(batch.iter().map(content).collect::<Vec<_>>(), ["0", "1", "2"], "in order");
+    settle(&mut source, &batch[0], retry_now(1)).await;
+    let again = take(&mut source).await;
+    assert_eq!((again.len(), again[0].message.attempt), (1, 2), "it is not forgotten");
+    for got in [&again[0], &batch[1], &batch[2]] {
+        settle(&mut source, got, Outcome::Delivered).await;
+    }
+    run(insert_flag("a", "null", 3)).await;
+    let mut source = open().await;
+    assert_eq!(deliver_all(&mut source).await.len(), 1, "a new owner takes it as well");
+    assert_eq!(admin.stats().await.unwrap().counts, [0, 0, 4, 0, 0, 0]);
+}
+
+/// Two lanes whose names differ in the end, after more than an index has room for, and one that begins
+/// alike.
+fn long_lanes() -> [String; 3] {
+    let random = std::hash::RandomState::new();
+    let digits = |part: u32| format!("{:016x}", std::hash::BuildHasher::hash_one(&random, part));
+    let begin: String = (0..300).map(digits).collect();
+    [format!("{begin}-1"), format!("{begin}-2"), begin[..210].to_owned()]
+}
+
+/// What writes an event of each lane, one after the other, and then another one of each.
+fn insert_twice(lanes: &[String; 3]) -> Vec<String> {
+    let insert = |(number, lane): (usize, &String)| {
+        format!(
+            "insert into outbox (aggregate_type, aggregate_id, event_type, payload, idempotency_key)
+            values ('order', '{lane}', 'OrderPlaced', '', '{number}')"
+        )
+    };
+    lanes.iter().chain(lanes).enumerate().map(insert).collect()
+}
+
+/// The table has what [`insert_twice`] writes.
+async fn a_lane_with_a_long_name_waits_behind_its_dead_letter(
+    source: &mut MappedSource,
+    admin: &MappedAdmin,
+    lanes: &[String; 3],
+) {
+    let lane = |got: &Delivery| got.message.event.aggregate_id.clone();
+    let batch = source.next_batch(Limit { events: 3, ..Limit::default() }).await.unwrap();
+    assert_eq!(batch.deliveries.iter().map(lane).collect::<Vec<_>>(), lanes);
+    for (got, outcome) in batch.deliveries.iter().zip([dead(), Outcome::Delivered, dead()]) {
+        settle(source, got, outcome).await;
+    }
+    let others = deliver_all(source).await;
+    assert_eq!(others.iter().map(lane).collect::<Vec<_>>(), [lanes[1].clone()]);
+    let dead = Filter { state: Some(State::Dead), ..Filter::default() };
+    assert_eq!(admin.retry(&Selection::Matching(dead)).await.unwrap(), 2);
+    let mut rest: Vec<_> = deliver_all(source).await.iter().map(lane).collect();
+    rest.sort_unstable();
+    let [first, _, short] = lanes.clone();
+    let mut expected = [first.clone(), first, short.clone(), short];
+    expected.sort_unstable();
+    assert_eq!(rest, expected);
+}
+
 /// What is ready, at most 100.
 async fn take(source: &mut MappedSource) -> Vec<Delivery> {
     source.next_batch(Limit::default()).await.unwrap().deliveries

@@ -115,3 +115,42 @@ async fn what_is_known_of_the_work_is_told() {
     let member = database.store.member("orders", 2, Duration::from_secs(10)).unwrap();
     outboxes::what_is_known_of_the_work_is_told(&database.store, member).await;
 }
+
+#[tokio::test]
+async fn old_progress_is_thinned_out() {
+    let database = database!();
+    database.commit(&[event("a", 0)]).await;
+    let mut relay = database.relay().await;
+    let batch = relay.take(1).await;
+    relay.settle(&batch, |_| dead(true)).await;
+    let notes = outboxes::progress::notes(|age| {
+        let position = 100_000 - age;
+        format!("('orders', 0, {position}, utc_timestamp(6) - INTERVAL {age} SECOND)")
+    });
+    database.run(&format!("INSERT INTO semel_progress VALUES {notes}")).await;
+    let admin = database.store.admin("orders");
+    let count = async || database.number("SELECT count(*) FROM semel_progress").await;
+    outboxes::progress::old_progress_is_thinned_out_while_an_event_stays(&admin, &count).await;
+    database.run("UPDATE semel_counter SET last = 100000").await;
+    let at_once = async || ();
+    outboxes::progress::no_progress_is_kept_for_events_that_are_gone(&admin, &count, at_once).await;
+}
+
+/// Relays that were killed could not say that they are gone.
+#[tokio::test]
+async fn members_that_have_been_silent_for_long_are_forgotten() {
+    let database = database!();
+    database
+        .run(
+            "INSERT INTO semel_member VALUES
+                ('orders', 'killed', 1, utc_timestamp(6) - INTERVAL 2 HOUR),
+                ('orders', 'late', 1, utc_timestamp(6) - INTERVAL 2 MINUTE),
+                ('other', 'killed', 1, utc_timestamp(6) - INTERVAL 2 HOUR)",
+        )
+        .await;
+    let member = database.store.member("orders", 1, Duration::from_secs(10)).unwrap();
+    let count = async |which: &str| {
+        database.number(&format!("SELECT count(*) FROM semel_member WHERE {which}")).await
+    };
+    outboxes::members_that_have_been_silent_for_long_are_forgotten(member, count).await;
+}

@@ -1,8 +1,9 @@
-//! What PostgreSQL and MySQL must do alike beyond the contracts: one scenario for both, and what their
-//! tests need for it.
+//! What PostgreSQL and MySQL, and some of it SQLite, must do alike beyond the contracts: one scenario for
+//! all, and what their tests need for it.
 
 pub(crate) mod dividing;
 pub(crate) mod order;
+pub(crate) mod progress;
 pub(crate) mod shares;
 pub(crate) mod tailing;
 
@@ -241,6 +242,19 @@ pub(crate) async fn what_is_known_of_the_work_is_told(
     member.claim(&[1]).await.unwrap();
     let relays = store.workings("orders").await.unwrap().relays;
     assert_eq!((relays.len(), &relays[0].shares[..], relays[0].of), (1, &[1][..], 2));
+}
+
+/// Of two members, `killed` has been silent for two hours and `late` for two minutes; there is a third one
+/// of another pipeline.
+pub(crate) async fn members_that_have_been_silent_for_long_are_forgotten(
+    mut member: impl Coordinator,
+    count: impl AsyncFn(&str) -> i64,
+) {
+    member.beat(false).await.unwrap();
+    assert_eq!(count("1 = 1").await, 3, "whoever only looks forgets nobody");
+    member.beat(true).await.unwrap();
+    assert_eq!(count("pipeline = 'orders' and member = 'killed'").await, 0);
+    assert_eq!(count("1 = 1").await, 3, "the others are there, and this one");
 }
 
 /// What becomes of `'order', '42', 'OrderPlaced', '{"total": 99}'`.

@@ -1,6 +1,6 @@
 //! Several pipelines, the states as a view, and what cleaning may delete.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use semel_core::admin::{Filter, Selection, State};
 use semel_core::{AdminStore, Outcome};
@@ -86,6 +86,74 @@ async fn cleaning_waits_for_every_pipeline() {
     assert_eq!(delivered_numbers(&audit.deliver_all(10).await), [1]);
 }
 
+/// A replay that has chosen its events is not over yet: what it has chosen must not go meanwhile.
+#[tokio::test]
+async fn what_is_being_replayed_is_not_cleaned() {
+    let database = database!();
+    database
+        .run(
+            "create function wait_for_gate() returns trigger language plpgsql as
+            $$ begin perform pg_advisory_xact_lock(1); return new; end $$;
+            create trigger gate before insert on semel.parked for each row
+            execute function wait_for_gate()",
+        )
+        .await;
+    database.commit(&[event("a", 0)]).await;
+    let mut relay = database.relay().await;
+    relay.deliver_all(10).await;
+    let mut gate = database.begin().await;
+    sqlx::query("select pg_advisory_xact_lock(1)").execute(&mut *gate).await.unwrap();
+    let admin = database.store.admin("orders");
+    let replaying = tokio::spawn({
+        let (admin, all) = (admin.clone(), Selection::Matching(Filter::default()));
+        async move { admin.replay(&all).await.unwrap() }
+    });
+    let wait_for = async |count: i64, or_finished: &dyn Fn() -> bool| {
+        let waiting = "select count(*) from pg_locks l join pg_database d on d.oid = l.database
+            where d.datname = current_database() and l.locktype = 'advisory' and not l.granted";
+        let began = Instant::now();
+        while database.number(waiting).await < count && !or_finished() {
+            assert!(began.elapsed() < Duration::from_secs(60), "{count} wait");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    wait_for(1, &|| false).await;
+    let cleaning = tokio::spawn({
+        let admin = admin.clone();
+        async move { admin.clean(Duration::ZERO, 10).await.unwrap() }
+    });
+    wait_for(2, &|| cleaning.is_finished()).await;
+    gate.rollback().await.unwrap();
+    assert_eq!((replaying.await.unwrap(), cleaning.await.unwrap()), (1, 0));
+    assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [0]);
+    assert_eq!(admin.stats().await.unwrap().count(State::Pending), 0);
+}
+
+/// As earlier versions left them, when an event was deleted while it was replayed.
+#[tokio::test]
+async fn replayed_events_that_are_gone_are_forgotten() {
+    let database = database!();
+    database.commit(&events("a", 0..2)).await;
+    let mut relay = database.relay().await;
+    relay.deliver_all(10).await;
+    let admin = database.store.admin("orders");
+    assert_eq!(admin.replay(&Selection::Matching(Filter::default())).await.unwrap(), 2);
+    database.commit(&[event("a", 2), event("b", 3)]).await;
+    database
+        .run(
+            "delete from semel.outbox where seq in (select seq from semel.parked);
+            update semel.parked set due = due - interval '1 hour'",
+        )
+        .await;
+    assert_eq!(relay.deliver_all(10).await.len(), 2);
+    assert_eq!(admin.stats().await.unwrap().count(State::Pending), 2, "for ever");
+    admin.clean(Duration::from_secs(3600), 10).await.unwrap();
+    assert_eq!(admin.stats().await.unwrap().count(State::Pending), 0);
+    assert_eq!(database.number("select count(*) from semel.parked where holds").await, 0);
+    database.commit(&[event("a", 4)]).await;
+    assert_eq!(delivered_numbers(&relay.deliver_all(10).await), [4]);
+}
+
 /// When an event was published is known to the second, also after more was published.
 #[tokio::test]
 async fn the_time_of_publishing_stays() {
@@ -103,6 +171,40 @@ async fn the_time_of_publishing_stays() {
     database.commit(&[event("a", 1)]).await;
     relay.deliver_all(10).await;
     assert_eq!(published().await, at);
+}
+
+#[tokio::test]
+async fn old_progress_is_thinned_out_while_an_event_stays() {
+    let database = database!();
+    database.commit(&[event("a", 0)]).await;
+    let mut relay = database.relay().await;
+    let batch = relay.take(1).await;
+    relay.settle(&batch, |_| dead(true)).await;
+    let notes = outboxes::progress::notes(|age| {
+        format!("('orders', 0, now() - interval '{age} seconds', pg_current_snapshot())")
+    });
+    database.run(&format!("insert into semel.passage values {notes}")).await;
+    let admin = database.store.admin("orders");
+    let count = async || database.number("select count(*) from semel.passage").await;
+    outboxes::progress::old_progress_is_thinned_out_while_an_event_stays(&admin, count).await;
+}
+
+/// Relays that were killed could not say that they are gone.
+#[tokio::test]
+async fn members_that_have_been_silent_for_long_are_forgotten() {
+    let database = database!();
+    database
+        .run(
+            "insert into semel.member values ('orders', 'killed', 1, now() - interval '2 hours'),
+                ('orders', 'late', 1, now() - interval '2 minutes'),
+                ('other', 'killed', 1, now() - interval '2 hours')",
+        )
+        .await;
+    let member = database.store.member("orders", 1, Duration::from_secs(10)).unwrap();
+    let count = async |which: &str| {
+        database.number(&format!("select count(*) from semel.member where {which}")).await
+    };
+    outboxes::members_that_have_been_silent_for_long_are_forgotten(member, count).await;
 }
 
 #[tokio::test]

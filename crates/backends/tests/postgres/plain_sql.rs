@@ -107,6 +107,27 @@ async fn what_makes_no_event_is_refused() {
     assert!(read(&database).await.is_empty());
 }
 
+/// As the library does; what is longer would fit into no index once it is parked.
+#[tokio::test]
+async fn names_have_255_characters_at_most() {
+    let database = database!();
+    let keyed = "aggregate_type, aggregate_id, event_type, idempotency_key, payload";
+    let names = |which: usize, length: usize| {
+        let name = |place: usize| "ü".repeat(if place == which { length } else { 255 });
+        (0..4).map(|place| format!("'{}'", name(place))).collect::<Vec<_>>().join(", ")
+    };
+    for which in 0..4 {
+        let refused = insert(&database, keyed, &(names(which, 256) + ", '1'")).await.unwrap_err();
+        let refused = refused.as_database_error().unwrap();
+        let refused: &sqlx::postgres::PgDatabaseError = refused.downcast_ref();
+        assert_eq!((refused.code(), refused.constraint()), ("23514", Some("outbox_names")));
+        assert!(refused.message().contains("too long"), "{refused}");
+        assert!(refused.hint().unwrap().contains("255 characters at most"), "{refused:?}");
+    }
+    insert(&database, keyed, &(names(9, 256) + ", '1'")).await.unwrap();
+    assert_eq!(read(&database).await[0].aggregate_id, "ü".repeat(255));
+}
+
 /// A key is taken whoever wrote it.
 #[tokio::test]
 async fn keys_are_shared_with_the_library() {

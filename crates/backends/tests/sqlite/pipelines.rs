@@ -10,6 +10,7 @@ use semel_core::{Clock, Delivery, Event, Holding, Limit, Outcome, Settlement, So
 use semel_testkit::workload::{dead, delivered_numbers, event, events, number, retry, settlements};
 
 use super::Database;
+use crate::outboxes;
 
 #[tokio::test]
 async fn two_pipelines_have_their_own_cursors() {
@@ -300,4 +301,60 @@ async fn what_consumers_did_is_told() {
 async fn what_is_known_of_the_work_is_told() {
     let database = Database::new().await;
     semel_testkit::suites::insight::the_log_of_changes_is_kept(&database.store).await;
+}
+
+#[tokio::test]
+async fn old_progress_is_thinned_out() {
+    let database = Database::new().await;
+    database.clock.advance(Duration::from_secs(100_000));
+    append(&database.store, &[event("a", 0)]).await;
+    let mut source = database.store.source("orders").await.unwrap();
+    let got = ask(&mut source).await;
+    settle(&mut source, &got, dead(true)).await;
+    let now = database.clock.now().as_microsecond();
+    let notes = outboxes::progress::notes(|age| {
+        format!("('orders', {}, {})", 100_000 - age, now - age * 1_000_000)
+    });
+    run(&database, &format!("INSERT INTO semel_progress VALUES {notes}")).await;
+    let admin = database.store.admin("orders");
+    let count = async || number_of(&database, "SELECT count(*) FROM semel_progress").await;
+    outboxes::progress::old_progress_is_thinned_out_while_an_event_stays(&admin, &count).await;
+    run(&database, "UPDATE sqlite_sequence SET seq = 100000 WHERE name = 'semel_outbox'").await;
+    let wait = async || database.clock.advance(Duration::from_secs(1));
+    outboxes::progress::no_progress_is_kept_for_events_that_are_gone(&admin, &count, wait).await;
+}
+
+/// Relays that were killed could not say that they are gone.
+#[tokio::test]
+async fn members_that_have_been_silent_for_long_are_forgotten() {
+    let database = Database::new().await;
+    database.clock.advance(Duration::from_secs(100_000));
+    let now = database.clock.now().as_microsecond();
+    let ago = |seconds: i64| now - seconds * 1_000_000;
+    run(
+        &database,
+        &format!(
+            "INSERT INTO semel_member VALUES ('orders', 'killed', 1, {0}),
+                ('orders', 'late', 1, {1}), ('other', 'killed', 1, {0})",
+            ago(7_200),
+            ago(120)
+        ),
+    )
+    .await;
+    let member = database.store.member("orders", 1, Duration::from_secs(10)).unwrap();
+    let count = async |which: &str| {
+        number_of(&database, &format!("SELECT count(*) FROM semel_member WHERE {which}")).await
+    };
+    outboxes::members_that_have_been_silent_for_long_are_forgotten(member, count).await;
+}
+
+async fn run(database: &Database, sql: &str) {
+    let mut tx = database.store.begin().await.unwrap();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *tx).await.unwrap();
+    tx.commit().await.unwrap();
+}
+
+async fn number_of(database: &Database, sql: &str) -> i64 {
+    let pool = database.store.pool();
+    sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(pool).await.unwrap()
 }

@@ -90,6 +90,20 @@ async fn lanes_that_differ_in_case_do_not_wait_for_each_other() {
 }
 
 #[tokio::test]
+async fn rows_whose_flag_is_null_are_published() {
+    let classic = ", KEY waiting (published, created_at)";
+    for index in [classic, ", KEY waiting (published, id)", ""] {
+        let Some(database) = Database::new().await else { return };
+        database.run(&POLLING_PUBLISHER.replace(classic, index)).await;
+        let mapping = Mapping::polling_publisher("outbox");
+        let open = async || database.store.mapped_source("orders", &mapping).await.unwrap();
+        let run = async |sql: String| database.run(&sql).await;
+        let admin = database.store.mapped_admin("orders", &mapping);
+        super::super::rows_whose_flag_is_null_are_published(&admin, open, run, true).await;
+    }
+}
+
+#[tokio::test]
 async fn ids_may_be_sixteen_bytes_or_unsigned() {
     let Some(database) = Database::new().await else { return };
     let columns = "aggregate_type TEXT, aggregate_id BIGINT, event_type TEXT, payload LONGBLOB,

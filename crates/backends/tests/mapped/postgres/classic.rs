@@ -4,7 +4,7 @@ use semel_backends::mapped::{LaneOrder, Mapping};
 use semel_core::admin::{AdminStore, Filter, Selection, State};
 use semel_core::{Outcome, Settlement, Source};
 
-use super::super::{dead, deliver_all, inserts, retry_now, settle, take};
+use super::super::{dead, deliver_all, insert_twice, inserts, long_lanes, retry_now, settle, take};
 use super::Database;
 
 const TRANSACTIONAL_OUTBOX: &str = "create table outbox (id uuid primary key,
@@ -293,4 +293,53 @@ async fn what_an_operator_gave_up_while_it_was_in_flight_stays_given_up() {
     settle(&mut source, &second[0], retry_now(2)).await;
     assert!(take(&mut source).await.is_empty());
     assert_eq!(elsewhere.stats().await.unwrap().count(State::Discarded), 1);
+}
+
+#[tokio::test]
+async fn a_lane_with_a_long_name_waits_behind_its_dead_letter() {
+    let Some(database) = Database::new().await else { return };
+    database.run(&POLLING_PUBLISHER.replace("varchar(255)", "text")).await;
+    let lanes = long_lanes();
+    for insert in insert_twice(&lanes) {
+        database.run(&insert).await;
+    }
+    let mapping = Mapping::polling_publisher("outbox");
+    let mut source = database.store.mapped_source("orders", &mapping).await.unwrap();
+    let admin = database.store.mapped_admin("orders", &mapping);
+    super::super::a_lane_with_a_long_name_waits_behind_its_dead_letter(&mut source, &admin, &lanes)
+        .await;
+}
+
+/// Whatever index there is; the classic one has all rows.
+#[tokio::test]
+async fn rows_whose_flag_is_null_are_published() {
+    let classic = "create index on outbox (published, created_at)";
+    let in_order = "create index on outbox (published, id)";
+    let none = "";
+    let partial = "create index on outbox (id) where published = false";
+    for (index, at_once) in [(classic, true), (in_order, true), (none, true), (partial, false)] {
+        let Some(database) = Database::new().await else { return };
+        database.run(&POLLING_PUBLISHER.replace(classic, index)).await;
+        let mapping = Mapping::polling_publisher("outbox");
+        let open = async || database.store.mapped_source("orders", &mapping).await.unwrap();
+        let run = async |sql: String| database.run(&sql).await;
+        let admin = database.store.mapped_admin("orders", &mapping);
+        super::super::rows_whose_flag_is_null_are_published(&admin, open, run, at_once).await;
+    }
+}
+
+/// An event that cannot be parked would be published again and again.
+#[tokio::test]
+async fn an_error_for_which_the_database_has_no_letters_is_stored_without_them() {
+    let Some(database) = Database::latin1().await else { return };
+    database.run(POLLING_PUBLISHER).await;
+    write(&database, &["a"]).await;
+    let mapping = Mapping::polling_publisher("outbox");
+    let mut source = database.store.mapped_source("orders", &mapping).await.unwrap();
+    let batch = take(&mut source).await;
+    let failure = semel_core::Failure::refused("E-X", "no room for \u{1f680}");
+    let outcome = Outcome::Dead { attempts: 1, failure, parks_lane: true };
+    settle(&mut source, &batch[0], outcome).await;
+    let stored = "select count(*) from semel.mapped_parked where error = 'no room for ?'";
+    assert_eq!(database.number(stored).await, 1);
 }

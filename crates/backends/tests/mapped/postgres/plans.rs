@@ -25,6 +25,18 @@ async fn history(database: &Database, id: &str, index: &str) {
         .await;
 }
 
+/// Rows whose flag is null are looked for as well, if there can be any.
+#[tokio::test]
+async fn a_flag_that_may_be_null_is_found_by_the_same_index() {
+    let Some(database) = Database::new().await else { return };
+    let index = "create index waiting on outbox (published, id);
+        alter table outbox alter published drop not null";
+    history(&database, "bigserial", index).await;
+    let plan = plan(&database, &Mapping::polling_publisher("outbox")).await;
+    assert!(plan.contains("using waiting on outbox t"), "{plan}");
+    assert!(!plan.contains("outbox_pkey") && !plan.contains("Seq Scan on outbox"), "{plan}");
+}
+
 async fn plan(database: &Database, mapping: &Mapping) -> String {
     let mut source = database.store.mapped_source("orders", mapping).await.unwrap();
     let batch = take(&mut source).await;

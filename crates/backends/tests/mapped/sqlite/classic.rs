@@ -3,7 +3,9 @@
 use semel_backends::mapped::{LaneOrder, Mapping};
 use semel_core::{AdminStore, Fault, Outcome};
 
-use super::super::{deliver_all, inserts, retry_now, settle, take};
+use super::super::{
+    deliver_all, insert_flag, insert_twice, inserts, long_lanes, retry_now, settle, take,
+};
 use super::Database;
 
 const POLLING_PUBLISHER: &str = "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -48,6 +50,51 @@ async fn a_polling_publisher_has_true_marks_and_counts() {
         counted,
     )
     .await;
+}
+
+#[tokio::test]
+async fn rows_whose_flag_is_null_are_published() {
+    let classic = "CREATE INDEX waiting ON outbox (published, created_at)";
+    let in_order = "CREATE INDEX waiting ON outbox (published, id)";
+    let partial = "CREATE INDEX waiting ON outbox (id) WHERE published = 0";
+    for (index, at_once) in [(classic, true), (in_order, true), ("", true), (partial, false)] {
+        let database = Database::new().await;
+        run(&database, &POLLING_PUBLISHER.replace(classic, index)).await;
+        let mapping = Mapping::polling_publisher("outbox");
+        let open = async || database.store.mapped_source("orders", &mapping).await.unwrap();
+        let run = async |sql: String| run(&database, &sql).await;
+        let admin = database.store.mapped_admin("orders", &mapping);
+        super::super::rows_whose_flag_is_null_are_published(&admin, open, run, at_once).await;
+    }
+}
+
+/// A partial index does not have them: they are looked for every minute.
+#[tokio::test]
+async fn rows_whose_flag_is_null_and_that_no_index_has_are_found_after_a_minute() {
+    let database = Database::new().await;
+    let classic = "CREATE INDEX waiting ON outbox (published, created_at)";
+    let partial = "CREATE INDEX waiting ON outbox (id) WHERE published = 0";
+    run(&database, &POLLING_PUBLISHER.replace(classic, partial)).await;
+    let mapping = Mapping::polling_publisher("outbox");
+    let mut source = database.store.mapped_source("orders", &mapping).await.unwrap();
+    run(&database, &insert_flag("a", "null", 0)).await;
+    database.clock.advance(std::time::Duration::from_secs(61));
+    assert_eq!(deliver_all(&mut source).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_lane_with_a_long_name_waits_behind_its_dead_letter() {
+    let database = Database::new().await;
+    run(&database, POLLING_PUBLISHER).await;
+    let lanes = long_lanes();
+    for insert in insert_twice(&lanes) {
+        run(&database, &insert).await;
+    }
+    let mapping = Mapping::polling_publisher("outbox");
+    let mut source = database.store.mapped_source("orders", &mapping).await.unwrap();
+    let admin = database.store.mapped_admin("orders", &mapping);
+    super::super::a_lane_with_a_long_name_waits_behind_its_dead_letter(&mut source, &admin, &lanes)
+        .await;
 }
 
 #[tokio::test]
