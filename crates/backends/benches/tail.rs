@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use semel_backends::postgres::{PgPool, PostgresConfig, PostgresSource, PostgresStore, Tailing};
-use semel_core::{Event, Limit, Outcome, Settlement, Source};
+use semel_core::{Event, Limit, Outcome, Settlement, Sink, Source};
 use semel_relay::{Relay, Settings, Stop};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
@@ -56,11 +56,16 @@ async fn main() -> Outcomes<()> {
     run(&store, "truncate semel.outbox").await?;
     let time = Duration::from_secs(seconds as u64);
     for round in 0..rounds {
+        let load = Load { round, pace, time };
         let tail = Ok(Tailing::Required);
         let ways = [("tail", tail), ("poll 100 ms", Err(100)), ("poll 10 ms", Err(10))];
         for (name, way) in ways {
-            println!("{name}, {pace} tx/s: {}", latency(&store, round, way, pace, time).await?);
+            let watch = Arc::new(StopWatch::default());
+            latency(&store, load, way, &watch, Arc::clone(&watch)).await?;
+            println!("{name}, {pace} tx/s: {}", watch.summary());
         }
+        #[cfg(feature = "kafka")]
+        kafka::until_acknowledged(&store, load).await?;
     }
     store.close().await;
     Ok(())
@@ -184,15 +189,24 @@ async fn drain(mut source: PostgresSource) -> Outcomes<Duration> {
     }
 }
 
-/// From the answer to a commit to the call of the sink, in a whole relay.
-async fn latency(
-    store: &PostgresStore,
+/// How latency is measured.
+#[derive(Clone, Copy)]
+struct Load {
     round: usize,
-    way: Result<Tailing, u64>,
+    /// Transactions per second.
     pace: usize,
     time: Duration,
-) -> Outcomes<String> {
-    let pipeline = format!("{way:?} {round}");
+}
+
+/// From the answer to a commit to what the sink tells the watch, in a whole relay.
+async fn latency(
+    store: &PostgresStore,
+    Load { round, pace, time }: Load,
+    way: Result<Tailing, u64>,
+    watch: &Arc<StopWatch>,
+    sink: impl Sink + 'static,
+) -> Outcomes<()> {
+    let pipeline = format!("{way:?} {round} {:p}", Arc::as_ptr(watch));
     let source = match way {
         Ok(tailing) => store.tailing_source(&pipeline, tailing).await?,
         Err(_) => store.source(&pipeline).await?,
@@ -204,14 +218,13 @@ async fn latency(
         poll_interval: interval,
         ..Settings::default()
     };
-    let watch = Arc::new(StopWatch::default());
     let (stopper, stop) = Stop::new();
-    let relay = Relay::new(&pipeline, source, Arc::clone(&watch)).with_settings(settings);
+    let relay = Relay::new(&pipeline, source, sink).with_settings(settings);
     let relay = tokio::spawn(relay.run(stop));
     // The backlog, and the beginning.
     sleep(Duration::from_secs(5)).await;
     let writers: Vec<_> = (0..WRITERS)
-        .map(|_| tokio::spawn(write(store.clone(), Arc::clone(&watch), pace, time)))
+        .map(|_| tokio::spawn(write(store.clone(), Arc::clone(watch), pace, time)))
         .collect();
     for writer in writers {
         writer.await?.map_err(|error| error.to_string())?;
@@ -219,7 +232,7 @@ async fn latency(
     sleep(Duration::from_secs(1)).await;
     stopper.stop();
     relay.await??;
-    Ok(watch.summary())
+    Ok(())
 }
 
 const WRITERS: usize = 8;

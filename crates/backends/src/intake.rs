@@ -38,11 +38,11 @@ impl<T: Send + 'static> Intake<T> {
         self.arrived.notify_one();
     }
 
-    /// Waits until there is room below `most`; says for how many.
+    /// Waits until there is room below `most`, and in bytes; says for how many.
     pub(crate) async fn room(&self, most: usize) -> usize {
         loop {
             let left = self.left.notified();
-            let room = most.saturating_sub(self.state().window.len());
+            let room = self.state().window.room(most);
             if room > 0 {
                 return room;
             }
@@ -55,7 +55,10 @@ impl<T: Send + 'static> Intake<T> {
         let mut state = self.state();
         match state.trouble.take() {
             Some(failure) => Err(failure),
-            None => Ok(state.window.hand_out(limit)),
+            None => {
+                self.left.notify_one();
+                Ok(state.window.hand_out(limit))
+            }
         }
     }
 
@@ -95,6 +98,25 @@ mod tests {
         let waiting = intake.room(1);
         intake.with(|window| window.settle(batch.deliveries[0].receipt));
         assert_eq!(waiting.await, 1);
+    }
+
+    #[tokio::test]
+    async fn what_is_too_large_together_is_waited_for_until_some_is_handed_out() {
+        let (intake, mut came) = (Intake::new("test"), 0);
+        while intake.room(1_000).now_or_never().is_some() {
+            let large = Event::new("a", "1", "T").with_bytes("text/plain", vec![b'x'; 1 << 20]);
+            intake.receive(Message::first("t", large), came);
+            came += 1;
+        }
+        assert_eq!(came, 16);
+        let asking = tokio::spawn({
+            let intake = Arc::clone(&intake);
+            async move { intake.room(1_000).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!asking.is_finished());
+        intake.hand_out(Limit { events: 4, ..Limit::default() }).unwrap();
+        assert!((1..=4).contains(&asking.await.unwrap()));
     }
 
     #[test]

@@ -13,8 +13,16 @@ pub(crate) struct Window<T> {
     system: &'static str,
     last: u64,
     waiting: BTreeMap<u64, Kept<T>>,
+    waiting_bytes: usize,
+    /// As large as messages were lately: what comes next is taken for no larger.
+    usual_bytes: usize,
     out: BTreeMap<u64, Kept<T>>,
 }
+
+/// How many bytes may wait to be handed out. What is handed out the engine bounds.
+pub(crate) const MOST_WAITING_BYTES: usize = 16 * MIB;
+
+const MIB: usize = 1024 * 1024;
 
 /// A message that came, and what the broker recognises it by.
 pub(crate) struct Kept<T> {
@@ -24,14 +32,18 @@ pub(crate) struct Kept<T> {
 
 impl<T> Window<T> {
     /// Nothing came yet from this messaging system.
-    pub(crate) const fn new(system: &'static str) -> Self {
-        Self { system, last: 0, waiting: BTreeMap::new(), out: BTreeMap::new() }
+    pub(crate) fn new(system: &'static str) -> Self {
+        let (waiting, out) = (BTreeMap::new(), BTreeMap::new());
+        Self { system, last: 0, waiting, waiting_bytes: 0, usual_bytes: MIB, out }
     }
 
     /// A message came, after all others.
     pub(crate) fn receive(&mut self, message: Message, place: T) {
         let message = Message { system: Some(self.system), ..message };
         self.last += 1;
+        let size = message.event.size();
+        self.usual_bytes = size.max(self.usual_bytes - self.usual_bytes / 16);
+        self.waiting_bytes += size;
         self.waiting.insert(self.last, Kept { message, place });
     }
 
@@ -50,17 +62,34 @@ impl<T> Window<T> {
         self.waiting.len()
     }
 
+    /// How many bytes those have.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.waiting_bytes
+    }
+
+    /// How many more to ask the broker for, where `most` may wait or be handed out: so few that they
+    /// should not be too large either. It has no more to go by than those that came.
+    pub(crate) fn room(&self, most: usize) -> usize {
+        let room = most.saturating_sub(self.len());
+        match MOST_WAITING_BYTES.saturating_sub(self.waiting_bytes) {
+            0 => 0,
+            bytes => room.min((bytes / self.usual_bytes.max(1)).max(1)),
+        }
+    }
+
     /// Hands out what waits, as far as there is room; at least one.
     pub(crate) fn hand_out(&mut self, limit: Limit) -> Batch {
         let (mut deliveries, mut bytes) = (Vec::new(), 0);
         let mut more = false;
         while let Some(first) = self.waiting.first_entry() {
-            bytes += first.get().message.event.size();
+            let size = first.get().message.event.size();
+            bytes += size;
             let full = deliveries.len() >= limit.events || bytes > limit.bytes;
             if full && !deliveries.is_empty() {
                 more = true;
                 break;
             }
+            self.waiting_bytes -= size;
             let (number, kept) = first.remove_entry();
             deliveries.push(Delivery { message: kept.message.clone(), receipt: Receipt(number) });
             self.out.insert(number, kept);
@@ -81,6 +110,7 @@ impl<T> Window<T> {
     /// Takes back what was handed out: it waits again, in its place.
     pub(crate) fn release(&mut self, receipt: Receipt) {
         if let Some(kept) = self.out.remove(&receipt.0) {
+            self.waiting_bytes += kept.message.event.size();
             self.waiting.insert(receipt.0, kept);
         }
     }
@@ -89,6 +119,7 @@ impl<T> Window<T> {
     /// are void.
     pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&T) -> bool) {
         self.waiting.retain(|_, kept| keeps(&kept.place));
+        self.waiting_bytes = self.waiting.values().map(|kept| kept.message.event.size()).sum();
         self.out.retain(|_, kept| keeps(&kept.place));
     }
 
@@ -139,6 +170,44 @@ mod tests {
         assert_eq!(settled.collect::<Vec<_>>(), [true, false, true]);
         window.clear();
         assert_eq!(window.len(), 0);
+    }
+
+    fn large() -> Message {
+        Message::first("t", Event::new("a", "1", "T").with_bytes("text/plain", vec![b'x'; MIB]))
+    }
+
+    #[test]
+    fn what_waits_is_bounded_in_bytes_and_what_is_handed_out_is_not() {
+        let mut window = Window::new("test");
+        while window.room(1_000) > 0 {
+            assert!(window.room(1_000) <= 16, "nothing is known of what comes");
+            window.receive(large(), 0);
+        }
+        assert_eq!((window.waiting(), window.waiting_bytes() / MIB), (16, 16));
+        let batch = window.hand_out(Limit { bytes: 2 * MIB, ..Limit::default() });
+        assert_eq!((batch.deliveries.len(), window.waiting_bytes() / MIB), (1, 15));
+        assert_eq!(window.room(1_000), 1, "as large as those that came");
+        window.release(batch.deliveries[0].receipt);
+        assert_eq!(window.room(1_000), 0);
+        while !window.hand_out(Limit::default()).deliveries.is_empty() {}
+        assert_eq!((window.waiting_bytes(), window.room(1_000)), (0, 15));
+        assert_eq!(window.room(17), 1, "those that are out count, too");
+        window.clear();
+        window.receive(large(), 1);
+        window.retain(|place| *place != 1);
+        assert_eq!(window.waiting_bytes(), 0);
+    }
+
+    #[test]
+    fn where_messages_are_small_their_number_counts() {
+        let mut window = window(500);
+        assert_eq!(window.room(1_000), 500);
+        window.receive(large(), 0);
+        assert!(window.room(1_000) <= 15, "after a large one it is careful");
+        for _ in 0..200 {
+            window.receive(Message::first("t", Event::new("a", "1", "T")), 0);
+        }
+        assert_eq!(window.room(1_000), 299, "for a while");
     }
 
     #[test]

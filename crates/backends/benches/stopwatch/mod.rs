@@ -20,6 +20,11 @@ impl StopWatch {
         self.note(id, |times| &mut times.0);
     }
 
+    /// These events are where they should be.
+    pub(crate) fn arrived(&self, batch: &[Message]) {
+        batch.iter().for_each(|message| self.note(message.event.id, |times| &mut times.1));
+    }
+
     fn note(&self, id: EventId, which: impl Fn(&mut Times) -> &mut Option<Instant>) {
         let now = Instant::now();
         let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,7 +46,7 @@ impl StopWatch {
 #[async_trait]
 impl Sink for StopWatch {
     async fn publish(&self, batch: &[Message]) -> Published {
-        batch.iter().for_each(|message| self.note(message.event.id, |times| &mut times.1));
+        self.arrived(batch);
         Published::All
     }
 

@@ -2,8 +2,10 @@
 //! same rows to nowhere. The last is what the machine can do, where database, broker and relay share
 //! its processors.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use futures_util::TryStreamExt;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -11,11 +13,12 @@ use rdkafka::client::DefaultClientContext;
 use semel_backends::kafka::KafkaConfig;
 use semel_backends::postgres::{PostgresStore, Tailing};
 use semel_core::memory::MemoryDatabase;
-use semel_core::{OutboxWriter, Source};
+use semel_core::{EventId, Failure, Message, OutboxWriter, Published, Sink, Source};
 use semel_relay::{Relay, Routed, Settings, Stop};
 use sqlx::postgres::PgPoolCopyExt;
 
-use super::{Outcomes, made, median, rate};
+use super::stopwatch::StopWatch;
+use super::{Load, Outcomes, latency, made, median, rate};
 
 /// What a relay makes of a source that tails, as a part of what it makes of one that costs nothing,
 /// and of one that costs the database what COPY does.
@@ -28,11 +31,7 @@ pub(super) async fn beside_memory(
         println!("SEMEL_TEST_KAFKA_BROKERS is not set: nothing is sent to Kafka");
         return Ok(());
     };
-    let topic = format!("semel-bench-tail-{}", std::process::id());
-    let admin: AdminClient<DefaultClientContext> =
-        ClientConfig::new().set("bootstrap.servers", &brokers).create()?;
-    let new = NewTopic::new(&topic, 6, TopicReplication::Fixed(1));
-    admin.create_topics([&new], &AdminOptions::new()).await?;
+    let (admin, topic) = make_topic(&brokers).await?;
     let (mut from_memory, mut beside_copy, mut from_log) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..rounds {
         let memory = filled(count).await?;
@@ -57,6 +56,47 @@ pub(super) async fn beside_memory(
         rate(count, limit),
     );
     Ok(())
+}
+
+/// From the answer to a commit to the broker's acknowledgement.
+pub(super) async fn until_acknowledged(store: &PostgresStore, load: Load) -> Outcomes<()> {
+    let Ok(brokers) = std::env::var("SEMEL_TEST_KAFKA_BROKERS") else { return Ok(()) };
+    let (admin, topic) = make_topic(&brokers).await?;
+    let sink = Routed::new(KafkaConfig::new(&brokers)?.connect().await?, topic.parse()?);
+    let watch = Arc::new(StopWatch::default());
+    let sink = Acknowledged { sink, watch: Arc::clone(&watch) };
+    latency(store, load, Ok(Tailing::Required), &watch, sink).await?;
+    println!("tail, {} tx/s, until Kafka's acknowledgement: {}", load.pace, watch.summary());
+    admin.delete_topics(&[&topic], &AdminOptions::new()).await?;
+    Ok(())
+}
+
+/// A sink that tells when what it has sent is acknowledged.
+struct Acknowledged<S> {
+    sink: S,
+    watch: Arc<StopWatch>,
+}
+
+#[async_trait]
+impl<S: Sink> Sink for Acknowledged<S> {
+    async fn publish(&self, batch: &[Message]) -> Published {
+        let published = self.sink.publish(batch).await;
+        self.watch.arrived(batch);
+        published
+    }
+
+    async fn check(&self) -> Result<(), Failure> {
+        self.sink.check().await
+    }
+}
+
+async fn make_topic(brokers: &str) -> Outcomes<(AdminClient<DefaultClientContext>, String)> {
+    let topic = format!("semel-bench-tail-{}", EventId::now());
+    let admin: AdminClient<DefaultClientContext> =
+        ClientConfig::new().set("bootstrap.servers", brokers).create()?;
+    let new = NewTopic::new(&topic, 6, TopicReplication::Fixed(1));
+    admin.create_topics([&new], &AdminOptions::new()).await?;
+    Ok((admin, topic))
 }
 
 async fn filled(count: usize) -> Outcomes<MemoryDatabase> {

@@ -7,7 +7,7 @@ use aws_sdk_sqs::operation::send_message::builders::SendMessageInputBuilder;
 use aws_sdk_sqs::types::{Message as Received, MessageAttributeValue, MessageSystemAttributeName};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use semel_core::wire::{Binding, Epitaph, Inscription, decode};
+use semel_core::wire::{Binding, Epitaph, Inscription, decode_keyed};
 use semel_core::{Event, Failure};
 use serde_json::{Map, Value};
 
@@ -72,7 +72,7 @@ impl Incoming {
             .filter(|(name, _)| ![HEADERS, ENCODING, EPITAPH].contains(&name.as_str()))
             .filter_map(|(name, value)| Some((name.as_str(), value.string_value()?)));
         let pairs = ours.chain(headers.iter().map(|(name, value)| (&**name, &**value)));
-        decode(Binding::Kafka, None, pairs, body.into())
+        decode_keyed(Binding::Kafka, None, self.group.as_deref(), pairs, body.into())
     }
 
     /// What is said of its death, if it is a dead letter.

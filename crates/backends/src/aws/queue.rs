@@ -66,11 +66,14 @@ impl Queue {
 /// Asks for messages, for ever, as long as there is room.
 pub(super) async fn receive(queue: Arc<Queue>, most: usize) {
     const PAUSE: Duration = Duration::from_millis(500);
+    // As for a sink.
+    const LONGEST_REST: Duration = Duration::from_secs(60);
     loop {
         let room = queue.intake.room(most).await;
         if let Err(failure) = queue.receive(room).await {
+            let asked = failure.retry_after().unwrap_or_default();
             queue.intake.fail(failure);
-            sleep(PAUSE).await;
+            sleep(asked.clamp(PAUSE, LONGEST_REST)).await;
         }
     }
 }

@@ -12,6 +12,7 @@
 //! | it cannot be opened at the start: no such folder, no permission, a folder | misconfigured | `E-FILE-OPEN` |
 //! | it ends in half a line that semel did not write | misconfigured | `E-FILE-FOREIGN` |
 //! | nobody reads standard output any more | misconfigured | `E-STDOUT-CLOSED` |
+//! | whoever reads standard output takes nothing | unavailable | `E-STDOUT-BLOCKED` |
 //! | any other error of standard output | unavailable | `E-STDOUT-WRITE` |
 //!
 //! Nothing is ever refused: every event makes a line.
@@ -32,6 +33,7 @@
 
 mod file;
 mod line;
+mod outlet;
 mod stdout;
 
 pub use file::FileSink;

@@ -1,14 +1,16 @@
 //! Standard output as a sink.
 
 use std::io::{self, ErrorKind, Write};
+use std::sync::{Arc, LazyLock};
 
 use async_trait::async_trait;
 use semel_core::{Failure, Message, Published, Sink};
-use tokio::task::spawn_blocking;
 
 use super::line::lines;
+use super::outlet::Outlet;
 
 /// Writes to standard output. A line counts as delivered once it is handed to whoever reads there.
+/// While a reader takes nothing, for longer than the call waited that wrote to it, it counts as away.
 ///
 /// ```no_run
 /// use semel_backends::ndjson::StdoutSink;
@@ -25,11 +27,11 @@ pub struct StdoutSink;
 #[async_trait]
 impl Sink for StdoutSink {
     async fn publish(&self, batch: &[Message]) -> Published {
-        publish_by(batch, |lines| write(&mut io::stdout().lock(), lines)).await
+        publish_by(&STDOUT, batch, |lines| write(&mut io::stdout().lock(), lines)).await
     }
 
     async fn check(&self) -> Result<(), Failure> {
-        Ok(())
+        check(&STDOUT)
     }
 
     fn system(&self) -> Option<&'static str> {
@@ -37,18 +39,31 @@ impl Sink for StdoutSink {
     }
 }
 
+/// A process has one.
+static STDOUT: LazyLock<Arc<Outlet>> = LazyLock::new(Arc::default);
+
 async fn publish_by(
+    outlet: &Arc<Outlet>,
     batch: &[Message],
     write: impl FnOnce(&[u8]) -> io::Result<()> + Send + 'static,
 ) -> Published {
     let written = match lines(batch) {
-        Ok(lines) => spawn_blocking(move || write(&lines)).await.map_err(io::Error::other),
+        Ok(lines) => outlet.write(lines, write).await,
         Err(error) => Err(error.into()),
     };
-    match written.flatten() {
+    match written {
         Ok(()) => Published::All,
         Err(error) => Published::None(failure(error)),
     }
+}
+
+fn check(outlet: &Outlet) -> Result<(), Failure> {
+    if outlet.is_blocked() {
+        let what = "whoever reads standard output takes nothing at present";
+        return Err(Failure::unavailable("E-STDOUT-BLOCKED", what)
+            .with_fix("let the reader go on, or end it; events wait meanwhile"));
+    }
+    Ok(())
 }
 
 fn write(out: &mut impl Write, lines: &[u8]) -> io::Result<()> {
@@ -72,38 +87,47 @@ mod read;
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader, LineWriter, PipeReader, PipeWriter, pipe};
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
     use std::thread;
     use std::time::Duration;
 
-    use semel_core::{Event, Fault};
+    use semel_core::memory::MemoryDatabase;
+    use semel_core::{Event, Fault, OutboxWriter, Schedule};
+    use semel_relay::{Relay, Settings, Stop};
     use semel_testkit::probe::{Probe, Ran, Skip};
     use semel_testkit::sink_suite;
     use semel_testkit::suites::sink::SinkProbe;
     use semel_testkit::workload::{event, events, numbers};
-    use tokio::time::timeout;
+    use tokio::time::{sleep, timeout};
 
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(60);
+
     /// Standard output belongs to the whole process, so a pipe stands in for it; it is buffered by
     /// lines as that is.
-    struct Piped(Arc<Mutex<LineWriter<PipeWriter>>>);
+    struct Piped {
+        out: Arc<Mutex<LineWriter<PipeWriter>>>,
+        outlet: Arc<Outlet>,
+    }
 
     #[async_trait]
     impl Sink for Piped {
         async fn publish(&self, batch: &[Message]) -> Published {
-            let out = Arc::clone(&self.0);
-            publish_by(batch, move |lines| write(&mut *out.lock().unwrap(), lines)).await
+            let out = Arc::clone(&self.out);
+            let write = move |lines: &[u8]| write(&mut *out.lock().unwrap(), lines);
+            publish_by(&self.outlet, batch, write).await
         }
 
         async fn check(&self) -> Result<(), Failure> {
-            StdoutSink.check().await
+            check(&self.outlet)
         }
     }
 
     fn piped() -> (Piped, PipeReader) {
         let (reader, writer) = pipe().unwrap();
-        (Piped(Arc::new(Mutex::new(LineWriter::new(writer)))), reader)
+        let out = Arc::new(Mutex::new(LineWriter::new(writer)));
+        (Piped { out, outlet: Arc::default() }, reader)
     }
 
     struct Reader {
@@ -164,6 +188,48 @@ mod tests {
         let arrived: Vec<_> =
             lines.iter().map(|line| read::event(line.as_ref().unwrap())).collect();
         assert_eq!(numbers(&arrived), (0..10_000).collect::<Vec<_>>());
+    }
+
+    /// `semel relay | less`: nobody scrolls for many times as long as a publish call may take.
+    #[tokio::test]
+    async fn a_reader_that_pauses_costs_no_attempt_and_gets_each_line_once() {
+        const EVENTS: u64 = 3_000;
+        let (sink, reader) = piped();
+        let outlet = Arc::clone(&sink.outlet);
+        let database = MemoryDatabase::new();
+        let mut tx = database.begin().await;
+        let lanes: Vec<_> = (0..EVENTS).map(|n| event(&format!("lane-{}", n % 7), n)).collect();
+        database.append(&mut tx, &lanes).await.unwrap();
+        tx.commit();
+        let settings = Settings {
+            publish_timeout: Duration::from_millis(50),
+            schedule: Schedule::new(vec![Duration::ZERO, Duration::from_millis(1)]),
+            ..Settings::default()
+        };
+        let relay = Relay::new("orders", database.source(), sink).with_settings(settings);
+        let running = tokio::spawn(relay.drain(Stop::never()));
+        let paused = timeout(PATIENCE, async {
+            while !outlet.is_blocked() {
+                sleep(Duration::from_millis(5)).await;
+            }
+        });
+        paused.await.expect("the pipe is full");
+        // As many attempts as the schedule has would be over long before.
+        sleep(Duration::from_secs(1)).await;
+        let lines = thread::spawn(move || BufReader::new(reader).lines().collect::<Vec<_>>());
+        let report = timeout(PATIENCE, running).await.unwrap().unwrap().unwrap();
+        assert_eq!((report.published, report.dead), (EVENTS, 0));
+        let lines = lines.join().unwrap();
+        let arrived: Vec<_> =
+            lines.iter().map(|line| read::event(line.as_ref().unwrap())).collect();
+        for lane in 0..7 {
+            let lane = format!("lane-{lane}");
+            let of_lane = numbers(arrived.iter().filter(|event| event.aggregate_id == lane));
+            assert!(of_lane.is_sorted(), "{lane}: {of_lane:?}");
+        }
+        let mut all = numbers(&arrived);
+        all.sort_unstable();
+        assert_eq!(all, (0..EVENTS).collect::<Vec<_>>(), "each line once");
     }
 
     #[tokio::test]

@@ -37,6 +37,7 @@ pub(super) struct Stream {
 
 struct Scripts {
     read: Script,
+    inherit: Script,
     bury: Script,
     leave: Script,
 }
@@ -71,6 +72,7 @@ impl Group {
         let load = async |link: &Link| {
             Ok::<_, RedisError>(Scripts {
                 read: Script::load(link, include_str!("scripts/read.lua")).await?,
+                inherit: Script::load(link, include_str!("scripts/inherit.lua")).await?,
                 bury: Script::load(link, include_str!("scripts/bury.lua")).await?,
                 leave: Script::load(link, include_str!("scripts/leave.lua")).await?,
             })
@@ -127,7 +129,25 @@ impl Group {
         }
     }
 
-    /// Takes over what nobody has cared for, from `cursor`; says where to go on.
+    /// Takes over what others have abandoned, oldest first and at most `count`; nothing as long as
+    /// another member cares for any of its entries.
+    pub(super) async fn inherit(
+        &self,
+        stream: &Stream,
+        held: usize,
+        count: usize,
+    ) -> Result<Vec<Entry>, Failure> {
+        const DOING: &str = "take over abandoned entries";
+        let (held, count, idle) = (held.to_string(), count.to_string(), millis(self.claim_after));
+        let (name, member) = (self.name.as_bytes(), self.member.as_bytes());
+        let arguments = [name, member, held.as_bytes(), count.as_bytes(), idle.as_bytes()];
+        let inherit =
+            async |link: &Link| self.scripts.inherit.run(link, &[&stream.key], &arguments).await;
+        entries(DOING, self.on_link(DOING, inherit).await?)
+    }
+
+    /// Takes over what nobody has cared for, from `cursor`, whatever others have in hand; says where
+    /// to go on.
     pub(super) async fn claim(
         &self,
         stream: &Stream,
@@ -141,11 +161,9 @@ impl Group {
         let answer = self.ask(DOING, &claim).await?;
         let Value::Array(mut parts) = answer else { return Err(strange_answer(DOING)) };
         parts.truncate(2);
-        let entries = parts.pop().ok_or_else(|| strange_answer(DOING))?;
+        let claimed = parts.pop().ok_or_else(|| strange_answer(DOING))?;
         let cursor = parts.pop().ok_or_else(|| strange_answer(DOING))?;
-        // Older servers have nothing in the place of an entry that was trimmed away.
-        let entries: Vec<Option<Entry>> = value(DOING, entries)?;
-        Ok((value(DOING, cursor)?, entries.into_iter().flatten().collect()))
+        Ok((value(DOING, cursor)?, entries(DOING, claimed)?))
     }
 
     pub(super) async fn acknowledge(&self, stream: &Stream, ids: &[String]) -> Result<(), Failure> {
@@ -222,6 +240,12 @@ impl Group {
 
 fn value<T: FromRedisValue>(doing: &str, answer: Value) -> Result<T, Failure> {
     from_redis_value(answer).map_err(|_| strange_answer(doing))
+}
+
+/// Older servers have nothing in the place of an entry that was trimmed away.
+fn entries(doing: &str, answer: Value) -> Result<Vec<Entry>, Failure> {
+    let entries: Vec<Option<Entry>> = value(doing, answer)?;
+    Ok(entries.into_iter().flatten().collect())
 }
 
 /// The event of an entry.

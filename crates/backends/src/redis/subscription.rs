@@ -65,7 +65,7 @@ impl RedisSubscriptionConfig {
         self
     }
 
-    /// When a member counts as gone: others take over what it had in hand and has not cared for so
+    /// When a member counts as gone: another takes over what it had in hand and has not cared for so
     /// long. A member that lives cares three times in that time, however slow its handler is. 30
     /// seconds unless set.
     #[must_use]
@@ -119,7 +119,7 @@ pub struct RedisSubscription {
     held: Arc<Held>,
     watch: Watch,
     max_unsettled: usize,
-    /// Where to go on claiming, for each stream.
+    /// Where to go on claiming, for each stream, if all members work at the same time.
     cursors: Vec<String>,
     next_claim: Instant,
     /// The stream to begin with.
@@ -176,7 +176,7 @@ impl RedisSubscription {
     async fn fetch(&mut self, limit: Limit) -> Result<(), Failure> {
         self.more = false;
         let wanted = limit.events.saturating_sub(self.window.waiting());
-        let room = self.max_unsettled.saturating_sub(self.window.len());
+        let room = self.window.room(self.max_unsettled);
         self.waits = room == 0;
         if wanted.min(room) == 0 {
             return Ok(());
@@ -204,13 +204,9 @@ impl RedisSubscription {
         if Instant::now() < self.next_claim {
             return Ok(());
         }
-        let group = Arc::clone(&self.group);
         let mut finished = true;
-        for (place, stream) in group.streams.iter().enumerate() {
-            let (cursor, entries) = group.claim(stream, &self.cursors[place], count).await?;
-            finished &= cursor == START;
-            self.cursors[place] = cursor;
-            self.receive(place, entries).await?;
+        for place in 0..self.group.streams.len() {
+            finished &= self.take_over(place, count.min(MOST_CLAIMED)).await?;
         }
         if finished {
             self.next_claim = Instant::now() + (self.group.claim_after / 2).min(CLAIM_PAUSE);
@@ -218,18 +214,29 @@ impl RedisSubscription {
         Ok(())
     }
 
+    /// Whether that was all, for now.
+    async fn take_over(&mut self, place: usize, count: usize) -> Result<bool, Failure> {
+        let group = Arc::clone(&self.group);
+        let stream = &group.streams[place];
+        if group.one_at_a_time {
+            let held = self.held.of(place).len();
+            let entries = group.inherit(stream, held, count).await?;
+            let is_all = entries.is_empty();
+            self.receive(place, entries).await?;
+            return Ok(is_all);
+        }
+        let (cursor, entries) = group.claim(stream, &self.cursors[place], count).await?;
+        let is_all = cursor == START;
+        self.cursors[place] = cursor;
+        self.receive(place, entries).await?;
+        Ok(is_all)
+    }
+
     /// Whether another member has the stream.
     async fn read(&mut self, place: usize, count: usize) -> Result<bool, Failure> {
         let group = Arc::clone(&self.group);
-        let (stream, held) = (&group.streams[place], self.held.of(place).len());
-        let read = match group.read(stream, held, count).await {
-            Err(failure) if failure.to_string().contains("NOGROUP") => {
-                group.make().await?;
-                group.read(stream, held, count).await
-            }
-            read => read,
-        };
-        match read? {
+        let held = self.held.of(place).len();
+        match group.read(&group.streams[place], held, count).await? {
             Read::Busy => Ok(true),
             Read::Entries { entries, more } => {
                 self.receive(place, entries).await?;
@@ -299,7 +306,13 @@ impl Source for RedisSubscription {
     }
 
     async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
-        self.fetch(limit).await?;
+        match self.fetch(limit).await {
+            Err(failure) if failure.to_string().contains("NOGROUP") => {
+                self.group.make().await?;
+                self.fetch(limit).await?;
+            }
+            fetched => fetched?,
+        }
         let mut batch = self.window.hand_out(limit);
         batch.more |= self.more && !batch.deliveries.is_empty();
         Ok(batch)
@@ -337,6 +350,9 @@ impl Source for RedisSubscription {
 
 /// Where claiming begins, and that it has seen everything.
 const START: &str = "0-0";
+
+/// How much is taken over at once: a script can name so many.
+const MOST_CLAIMED: usize = 1_000;
 
 /// How often it is looked for abandoned entries at least.
 const CLAIM_PAUSE: Duration = Duration::from_secs(1);

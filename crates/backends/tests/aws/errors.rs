@@ -1,11 +1,14 @@
 //! The table of errors. Missing targets are those of moto; what moto cannot be made to say comes from
 //! an impostor with the words of AWS.
 
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use semel_backends::aws::AwsSink;
+use semel_core::memory::MemoryDatabase;
 use semel_core::wire::Format;
-use semel_core::{Event, Failure, Fault, Published, Secret, Sink, Verdict};
+use semel_core::{Event, Failure, Fault, OutboxWriter, Published, Secret, Sink, Verdict};
+use semel_relay::{Relay, Stop};
 use semel_testkit::workload::event;
 use tokio::time::timeout;
 
@@ -114,19 +117,60 @@ async fn errors_of_sns_are_read_too() {
 }
 
 #[tokio::test]
-async fn a_throttled_request_waits_as_long_as_it_is_asked_to() {
-    let throttled = |headers| {
-        let body = "{\"__type\":\"ThrottlingException\"}".to_owned();
-        move |_: &str| -> Answer { Some((400, headers, body.clone())) }
-    };
+async fn a_throttled_request_says_how_long_to_wait() {
     let cases = [("retry-after: 7\r\n", Duration::from_secs(7)), ("", Duration::from_secs(1))];
     for (headers, wait) in cases {
-        let impostor = Impostor::start(throttled(headers)).await;
+        let impostor = Impostor::start(move |_| throttled(headers)).await;
         let (sink, topic) = sqs(&impostor).await;
         let failure = failure_of(publish(&sink, &topic, [event("a", 0)]).await);
         assert_told(&failure, Fault::Unavailable, "E-AWS-THROTTLED");
         assert_eq!(failure.retry_after(), Some(wait));
     }
+}
+
+/// Under the engine: the service is asked nothing at all meanwhile, not even by a probe.
+#[tokio::test]
+async fn a_throttled_request_waits_as_long_as_it_is_asked_to() {
+    for (headers, wait) in
+        [("retry-after: 2\r\n", Duration::from_secs(2)), ("", Duration::from_secs(1))]
+    {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&asked);
+        let impostor = Impostor::start(move |request| {
+            let mut asked = noted.lock().unwrap();
+            let what = match request {
+                probe if probe.contains("semel-probe") => "probe",
+                find if find.contains("QueueName") => "find",
+                _ => "send",
+            };
+            let is_first = !asked.iter().any(|(other, _)| *other == what);
+            asked.push((what, Instant::now()));
+            match what {
+                "probe" => Impostor::error(400, "com.amazonaws.sqs#QueueDoesNotExist"),
+                "find" => Some((200, "", "{\"QueueUrl\":\"http://sqs/1/outbox\"}".to_owned())),
+                _ if is_first => throttled(headers),
+                _ => to_each(request, |_| None),
+            }
+        })
+        .await;
+        let (sink, _) = sqs(&impostor).await;
+        let database = MemoryDatabase::new();
+        let mut tx = database.begin().await;
+        database.append(&mut tx, &[event("a", 0)]).await.unwrap();
+        tx.commit();
+        let draining = Relay::new("orders", database.source(), sink).drain(Stop::never());
+        let report = timeout(PATIENCE, draining).await.unwrap().unwrap();
+        assert_eq!((report.published, report.dead), (1, 0));
+        let asked = asked.lock().unwrap();
+        let what: Vec<_> = asked.iter().map(|(what, _)| *what).collect();
+        assert_eq!(what, ["probe", "find", "send", "probe", "find", "send"]);
+        let waited = asked[3].1 - asked[2].1;
+        assert!(waited >= wait, "{waited:?}");
+    }
+}
+
+fn throttled(headers: &'static str) -> Answer {
+    Some((400, headers, "{\"__type\":\"ThrottlingException\"}".to_owned()))
 }
 
 /// Of one batch some are taken and some are not; what is behind a failure is not sent.

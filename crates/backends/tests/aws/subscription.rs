@@ -1,7 +1,8 @@
 //! The subscription to SQS: the shared suites on moto, and what is particular to a queue.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use aws_sdk_sqs::types::{Message as Received, MessageAttributeValue};
 use semel_backends::aws::{AwsSink, SqsSubscription};
@@ -13,7 +14,8 @@ use semel_testkit::suites::subscription::{DeadLetter, SubscriptionProbe};
 use semel_testkit::workload::lanes;
 use tokio::time::{sleep, timeout};
 
-use super::{Lab, PATIENCE, Queue, event_of, random_name};
+use super::impostor::Impostor;
+use super::{Lab, PATIENCE, Queue, config, event_of, random_name};
 
 /// All but the storm: a thousand messages take moto minutes.
 mod fifo {
@@ -229,6 +231,35 @@ async fn a_missing_queue_of_dead_letters_is_misconfigured() {
     let config = reading.lab.config().subscribe_sqs(&reading.name).dead_letters("semel-test-none");
     let failure = timeout(PATIENCE, config.open()).await.unwrap().unwrap_err();
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-AWS-MISSING"));
+}
+
+/// A reader that is throttled asks nothing for as long as it was told.
+#[tokio::test]
+async fn a_throttled_reader_waits_as_long_as_it_is_asked_to() {
+    const ASKED: Duration = Duration::from_secs(2);
+    let receiving = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&receiving);
+    let impostor = Impostor::start(move |request| {
+        if request.contains("QueueName") {
+            return Some((200, "", "{\"QueueUrl\":\"http://sqs/1/orders\"}".to_owned()));
+        }
+        noted.lock().unwrap().push(Instant::now());
+        Some((400, "retry-after: 2\r\n", "{\"__type\":\"ThrottlingException\"}".to_owned()))
+    })
+    .await;
+    let config = config(&impostor.url).subscribe_sqs("orders").wait(WAIT);
+    let mut reader = timeout(PATIENCE, config.open()).await.unwrap().unwrap();
+    let twice = async {
+        while receiving.lock().unwrap().len() < 2 {
+            if let Err(failure) = reader.next_batch(Limit::default()).await {
+                assert_eq!(failure.code(), "E-AWS-THROTTLED", "{failure}");
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, twice).await.expect("it asks again");
+    let receiving = receiving.lock().unwrap();
+    assert!(receiving[1] - receiving[0] >= ASKED, "{:?}", receiving[1] - receiving[0]);
 }
 
 /// How many come, of so many.

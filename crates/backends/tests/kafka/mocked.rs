@@ -4,8 +4,11 @@
 use std::time::{Duration, Instant};
 
 use rdkafka::mocking::MockCluster;
-use semel_core::Verdict;
-use semel_testkit::workload::events;
+use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Answer};
+use semel_backends::kafka::Start;
+use semel_core::{Limit, Source, Verdict};
+use semel_testkit::workload::{delivered_numbers, event, events};
+use tokio::time::timeout;
 
 use super::{config, messages, publish};
 
@@ -24,4 +27,38 @@ async fn a_mocked_leader_that_moves_at_once_is_found() {
         assert_eq!(verdicts, vec![Verdict::Confirmed; 50]);
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     }
+}
+
+/// A group that begins at the end asks for a position until it has one, and only then reads.
+#[tokio::test]
+async fn a_mocked_group_asks_for_its_position_until_it_has_one() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let cluster = MockCluster::new(1).expect("a broker");
+    for topic in [TOPIC, "orders.dead"] {
+        cluster.create_topic(topic, 1, 1).expect("a topic");
+    }
+    let sink = config(&cluster.bootstrap_servers()).connect().await.unwrap();
+    publish(&sink, &messages(TOPIC, events("a", 0..5))).await;
+    let refusals = [
+        (Api::OffsetFetch, Answer::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS),
+        (Api::ListOffsets, Answer::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION),
+        (Api::OffsetCommit, Answer::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS),
+    ];
+    for (request, refusal) in refusals {
+        cluster.request_errors(request, &[refusal, refusal]);
+    }
+    let config = config(&cluster.bootstrap_servers()).subscription("late", &[TOPIC]).unwrap();
+    let mut member = config.start(Start::Latest).connect().await.unwrap();
+    let came = timeout(PATIENCE, async {
+        for number in 10.. {
+            publish(&sink, &messages(TOPIC, [event("a", number)])).await;
+            let batch = member.next_batch(Limit::default()).await.unwrap();
+            if !batch.deliveries.is_empty() {
+                return delivered_numbers(&batch.deliveries);
+            }
+        }
+        Vec::new()
+    });
+    let came = came.await.expect("what comes is read");
+    assert!(came.iter().all(|number| *number >= 10), "{came:?}");
 }

@@ -55,6 +55,15 @@ pub(crate) async fn delete(brokers: &str, topic: &str) {
     until(|| !is_known(&admin, topic)).await;
 }
 
+/// Deletes all messages of a partition before this one, as retention does.
+pub(crate) async fn delete_before(brokers: &str, topic: &str, partition: i32, offset: i64) {
+    let mut before = TopicPartitionList::new();
+    before.add_partition_offset(topic, partition, Offset::Offset(offset)).unwrap();
+    let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
+    let deleted = admin(brokers).delete_records(&before, &options).await.expect("an answer");
+    deleted.elements()[0].error().expect("they are deleted");
+}
+
 /// The controller answers before the brokers hear of what it did.
 async fn until(is_so: impl Fn() -> bool) {
     let so = async {

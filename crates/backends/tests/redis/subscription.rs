@@ -17,6 +17,7 @@ use super::keys::restart;
 use super::server::OwnServer;
 use super::{BRIEFLY, PATIENCE, Stream, event_of, random_name};
 
+mod heirs;
 mod ordered {
     use super::Group;
     semel_testkit::source_suite!(Group<true>);
@@ -247,6 +248,11 @@ async fn a_deleted_stream_is_made_again() {
     group.0.reader.ask::<u64>(cmd("DEL").arg(&group.0.name)).await;
     group.commit_all(&events("a", 0..1)).await;
     assert_eq!(delivered_numbers(&next(&mut member).await), [0]);
+    // Whatever is asked first: by then it is looked for abandoned entries again.
+    group.0.reader.ask::<u64>(cmd("DEL").arg(&group.0.name)).await;
+    group.commit_all(&events("a", 1..2)).await;
+    sleep(GONE).await;
+    assert_eq!(delivered_numbers(&next(&mut member).await), [1]);
 }
 
 #[tokio::test]

@@ -135,14 +135,41 @@ impl FromStr for Format {
 /// The event of a message, whatever its format is.
 ///
 /// # Errors
-/// `Refused` when it is no message of semel and no CloudEvent with the same fields, or a broken one.
+/// `Refused` when it is no message of semel and no CloudEvent, or a broken one.
 pub fn decode<'a>(
     binding: Binding,
     content_type: Option<&str>,
     headers: impl IntoIterator<Item = (&'a str, &'a str)>,
     body: Bytes,
 ) -> Result<Event, Failure> {
-    let mut found = Found { content_type: content_type.map(str::to_owned), pairs: Vec::new() };
+    decode_keyed(binding, content_type, None, headers, body)
+}
+
+/// As [`decode`], of a message with a key, by which its broker keeps it together with others. An
+/// event that does not say what it is about is about that.
+///
+/// ```
+/// use semel_core::wire::{Binding, decode_keyed};
+///
+/// let headers =
+///     [("ce_specversion", "1.0"), ("ce_id", "7"), ("ce_source", "/till"), ("ce_type", "Sold")];
+/// let event = decode_keyed(Binding::Kafka, None, Some("shop-3"), headers, "{}".into())?;
+/// assert_eq!((&*event.aggregate_type, &*event.aggregate_id), ("/till", "shop-3"));
+/// assert_eq!(event.idempotency_key(), "7");
+/// # Ok::<(), semel_core::Failure>(())
+/// ```
+///
+/// # Errors
+/// As of [`decode`].
+pub fn decode_keyed<'a>(
+    binding: Binding,
+    content_type: Option<&str>,
+    key: Option<&'a str>,
+    headers: impl IntoIterator<Item = (&'a str, &'a str)>,
+    body: Bytes,
+) -> Result<Event, Failure> {
+    let content_type = content_type.map(str::to_owned);
+    let mut found = Found { content_type, key, pairs: Vec::new() };
     for (name, value) in headers {
         if binding.is_the_servers_own(name) {
             continue;
@@ -155,7 +182,7 @@ pub fn decode<'a>(
         }
     }
     if found.content_type.as_deref().is_some_and(cloudevents::is_structured) {
-        cloudevents::from_document(&body)
+        cloudevents::from_document(&body, found.key)
     } else if found.get(plain::ID).is_none()
         && found.get(&binding.attribute("specversion")).is_some()
     {
@@ -193,6 +220,12 @@ impl Binding {
         format!("{prefix}{name}")
     }
 
+    /// The attribute that a header carries, by its name without the prefix. Attributes are in lower
+    /// case, and where headers are ASCII, clients write them as they please.
+    fn attribute_of(self, name: &str) -> String {
+        if self.is_ascii() { name.to_ascii_lowercase() } else { name.to_owned() }
+    }
+
     fn escape_name<'a>(self, name: &'a str) -> Cow<'a, str> {
         if self.is_ascii() { escape::name(name) } else { Cow::Borrowed(name) }
     }
@@ -221,6 +254,7 @@ impl Binding {
 /// What a message brought.
 struct Found<'a> {
     content_type: Option<String>,
+    key: Option<&'a str>,
     pairs: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
@@ -355,6 +389,25 @@ mod tests {
                 let rest = (&*said.code, said.attempts, &*said.consumer, &*said.origin);
                 assert_eq!(rest, ("E-TEST", 3, "ß", "t/0@1"), "{binding:?}");
             }
+        }
+    }
+
+    #[test]
+    fn others_need_not_say_when_nor_by_which_key() {
+        let headers = [
+            ("semel-event-id", "01890a5d-ac96-774b-bcce-b302099a8057"),
+            ("semel-event-type", "Sold"),
+            ("semel-aggregate-type", "till"),
+            ("semel-aggregate-id", "3"),
+        ];
+        let event = decode(Binding::Kafka, None, headers, "{}".into()).unwrap();
+        assert_eq!(event.created_at.to_string(), "2023-06-30T03:34:18.518Z", "as its id says");
+        assert_eq!((&event.custom_key, event.payload.is_json()), (&None, true));
+        for place in 0..headers.len() {
+            let all = headers.iter().enumerate().filter(|(other, _)| *other != place);
+            let rest = all.map(|(_, header)| *header);
+            let failure = decode(Binding::Kafka, None, rest, "{}".into()).unwrap_err();
+            assert!(failure.to_string().contains(headers[place].0), "{failure}");
         }
     }
 

@@ -66,7 +66,10 @@ pub(super) fn from_headers(
         Event::with_id(id, name(AGGREGATE_TYPE)?, name(AGGREGATE_ID)?, name(EVENT_TYPE)?);
     let content_type = found.content_type.clone().unwrap_or_else(|| Payload::JSON.to_owned());
     event.payload = Payload::new(content_type, body);
-    event.created_at = parsed(CREATED_AT, found.required(CREATED_AT)?)?;
+    // Others need not say it, as in a CloudEvent.
+    if let Some(time) = found.get(CREATED_AT) {
+        event.created_at = parsed(CREATED_AT, time)?;
+    }
     let key = found.get(KEY).filter(|key| *key != id.to_string());
     event.custom_key = key.map(str::to_owned);
     for (name, value) in &found.pairs {

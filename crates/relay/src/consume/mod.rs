@@ -152,9 +152,9 @@ where
         let mut done = 0;
         while done + 1 < batch.len() {
             match self.apply_together(&batch[done..], origin).await {
-                Ok(count) => done += count,
+                Ok(count) if count > 0 => done += count,
                 Err(Trouble::Store(failure)) if done == 0 => return Published::None(failure),
-                Err(_) => break,
+                Ok(_) | Err(_) => break,
             }
         }
         if done == batch.len() {
@@ -190,8 +190,9 @@ where
         }
     }
 
-    /// Takes messages up in chunks, as long as there is time. The ids of a chunk are recorded at
-    /// once, those of the first maybe already; what goes by its position is claimed before all.
+    /// Takes messages up in chunks, at least one, and as long as there is time. The ids of a chunk
+    /// are recorded at once, those of the first maybe already; what goes by its position is claimed
+    /// before all, however long that takes: whoever had the mark may hold it until he is found dead.
     async fn apply_in<'m>(
         &self,
         begun: &mut Begun<'m, S::Tx<'static>>,
@@ -200,14 +201,14 @@ where
         counts: &mut Tally,
     ) -> Result<(usize, Claims), HandlerError> {
         let Begun { tx, claims, first, with_letters } = begun;
-        let (start, mut done) = (Instant::now(), 0);
         let mut claims = match claims.take() {
             Some(claims) => claims,
             None => self.claim(tx, batch).await?,
         };
+        let (start, mut done) = (Instant::now(), 0);
         // One for all: to set a timer anew for each message would wake the runtime each time.
         let mut alarm = pin!(sleep(self.options.handler_timeout));
-        while done < batch.len() && start.elapsed() < TURN {
+        while done < batch.len() && (done == 0 || start.elapsed() < TURN) {
             let started = Instant::now();
             let Recorded { end, taken, new } = match first.take() {
                 Some(recorded) => recorded,
@@ -288,7 +289,8 @@ where
     /// When there is no transaction to be had, for nobody.
     async fn take_one(&self, message: &Message, origin: Origin) -> Result<Verdict, Failure> {
         let error = match self.apply_together(std::slice::from_ref(message), origin).await {
-            Ok(_) => return Ok(Verdict::Confirmed),
+            Ok(1) => return Ok(Verdict::Confirmed),
+            Ok(_) => HandlerError::Failed(not_taken_up()),
             Err(Trouble::Store(failure)) => return Err(failure),
             Err(Trouble::Message(error)) => error,
         };
@@ -429,6 +431,11 @@ where
         self.counting.add(Tally { duplicates: 1, ..Tally::default() });
         Ok(())
     }
+}
+
+/// A transaction was committed without the message that it was for: never a confirmation.
+fn not_taken_up() -> Failure {
+    Failure::transient("E-SINK-CONTRACT", "the consumer committed nothing for its message")
 }
 
 #[async_trait]

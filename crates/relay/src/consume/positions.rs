@@ -84,11 +84,15 @@ impl<Tx: Send> Positions<Tx> {
         Ok(claims)
     }
 
-    /// What these messages would claim, if this process knows where all marks are: as it left them.
+    /// What these messages would claim, if this process knows where all marks are, as it left them,
+    /// and the inbox can move them.
     pub(super) fn expected<'m>(
         &self,
         messages: impl Iterator<Item = &'m Message>,
     ) -> Option<Claims> {
+        if !self.marks.is_beside_inbox() {
+            return None;
+        }
         let left = self.left();
         let claim = |(name, Span { scope, first, end, .. }): (String, Span<'_>)| {
             let next = left.get(&name).copied().filter(|from| *from <= first)?;

@@ -1,6 +1,6 @@
 //! Running a consumer: on its subscription, on its own letters, and against oblivion.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,10 @@ const FORGOTTEN: usize = 1000;
 
 /// How often the consumer looks whether an operator wants a letter tried again.
 const LOOKING: Duration = Duration::from_secs(1);
+
+/// How many letters are tried, or wait for their next attempt, at the same time: all of them are read
+/// whenever more are asked for.
+const MOST_OUT: usize = 5_000;
 
 impl<S, H> Consumer<S, H>
 where
@@ -191,11 +195,15 @@ impl<Tx> Source for DueLetters<Tx> {
     }
 
     async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
-        let most = limit.events + self.out.len();
+        let out: HashSet<EventId> = self.out.values().copied().collect();
+        let room = limit.events.min(MOST_OUT.saturating_sub(out.len()));
         let mut batch = Batch::default();
-        for message in self.letters.due(&self.consumer, most).await? {
+        if room == 0 {
+            return Ok(batch);
+        }
+        for message in self.letters.due(&self.consumer, room + out.len()).await? {
             let id = message.event.id;
-            if batch.deliveries.len() < limit.events && !self.out.values().any(|out| *out == id) {
+            if batch.deliveries.len() < room && !out.contains(&id) {
                 self.receipts += 1;
                 let receipt = Receipt(self.receipts);
                 self.out.insert(receipt, id);

@@ -14,12 +14,16 @@ use crate::scripted::name;
 
 async fn publish(broker: &MemoryBroker, names: &[&str]) {
     for (number, name) in (1..).zip(names) {
-        let id = EventId::numbered(VirtualClock::START, number);
-        let (lane, _) = name.split_once(':').unwrap();
-        let event = Event::with_id(id, "order", lane, "Changed")
-            .with_bytes("text/plain", (*name).to_owned());
-        broker.publish(&[Message::first("orders", event)]).await;
+        publish_numbered(broker, number, name).await;
     }
+}
+
+async fn publish_numbered(broker: &MemoryBroker, number: u64, name: &str) {
+    let id = EventId::numbered(VirtualClock::START, number);
+    let (lane, _) = name.split_once(':').unwrap();
+    let event =
+        Event::with_id(id, "order", lane, "Changed").with_bytes("text/plain", name.to_owned());
+    broker.publish(&[Message::first("orders", event)]).await;
 }
 
 fn consumer(
@@ -101,6 +105,52 @@ async fn poison_becomes_a_dead_letter_and_the_rest_goes_on() {
         (name(&dead[0].0).as_str(), dead[0].1.to_string().as_str()),
         ("a:1", "cannot parse")
     );
+}
+
+/// Twice as many as may be in flight wait behind the poison, and more of them come with the others.
+#[tokio::test(start_paused = true)]
+async fn however_much_waits_behind_poison_other_lanes_flow() {
+    let (broker, database) = (MemoryBroker::new(), MemoryDatabase::new());
+    let behind = (0..2_000).map(|number| format!("a:{number}"));
+    let mixed = (2_000..2_500).map(|number| [format!("a:{number}"), format!("b{number}:1")]);
+    let names: Vec<_> = behind.chain(mixed.flatten()).collect();
+    publish(&broker, &names.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let handler = handler_fn(|tx: &mut MemoryTx, message: &Message| {
+        let name = name(message);
+        let poison = name == "a:0";
+        if name.starts_with("a:") {
+            let place = tx.get("a");
+            tx.add(format!("place of {name}"), place);
+            tx.add("a", 1);
+        } else {
+            tx.add("others", 1);
+        }
+        Box::pin(async move {
+            if poison {
+                Err(Failure::transient("E-TEST", "cannot parse").into())
+            } else {
+                Ok(Bytes::new())
+            }
+        })
+    });
+    let (stopper, stop) = Stop::new();
+    let running = tokio::spawn(consumer(&broker, &database, handler).run(stop));
+    // Between the attempts after 6 and after 36 seconds.
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!((database.get("others"), database.get("a")), (500, 0));
+    publish_numbered(&broker, 9_999, "late:1").await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!((database.get("others"), database.get("a")), (501, 0));
+    while database.get("a") < 2_499 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    for number in 1..2_500 {
+        let place = database.get(&format!("place of a:{number}"));
+        assert_eq!(place, number - 1, "a:{number} in its order");
+    }
+    stopper.stop();
+    let report = running.await.unwrap().unwrap();
+    assert_eq!((report.published, report.dead), (2_499 + 501, 1));
 }
 
 #[tokio::test(start_paused = true)]

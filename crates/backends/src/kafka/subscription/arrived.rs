@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rdkafka::Message as _;
 use rdkafka::message::{BorrowedHeaders, BorrowedMessage, Header, Headers, OwnedHeaders};
 use semel_core::delivery::Log;
-use semel_core::wire::{Binding, Epitaph, decode};
+use semel_core::wire::{Binding, Epitaph, decode_keyed};
 use semel_core::{Event, Failure, Message, Position, Publication, Topic};
 
 use super::log::PartitionLog;
@@ -47,6 +47,13 @@ impl Arrived {
         }
     }
 
+    /// One that has nothing but a body.
+    #[cfg(test)]
+    pub(super) fn of_body(body: Bytes) -> Self {
+        let (partition, headers) = (Partition::new("orders", 0), OwnedHeaders::new());
+        Self { partition, offset: 0, key: None, headers, body }
+    }
+
     /// The message for a consumer, in its log if that is known.
     ///
     /// # Errors
@@ -56,8 +63,8 @@ impl Arrived {
         log: Option<&Arc<PartitionLog>>,
     ) -> Result<Message, Failure> {
         let mut message = Message::first(self.partition.topic.clone(), self.event()?);
-        let key = self.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
-        message.key = key.filter(|key| *key != message.event.aggregate_id).map(Into::into);
+        let key = self.key().filter(|key| *key != message.event.aggregate_id);
+        message.key = key.map(Into::into);
         if let (Some(log), Ok(offset)) = (log, u64::try_from(self.offset)) {
             let stamp = self.headers.iter().find(|header| header.key == stamp::HEADER);
             let stamp = stamp.and_then(|header| header.value);
@@ -73,7 +80,17 @@ impl Arrived {
     /// # Errors
     /// `Refused` when it carries none.
     pub(in crate::kafka) fn event(&self) -> Result<Event, Failure> {
-        decode(Binding::Kafka, None, self.headers(), self.body.clone())
+        decode_keyed(Binding::Kafka, None, self.key(), self.headers(), self.body.clone())
+    }
+
+    /// Its key, if it is text.
+    fn key(&self) -> Option<&str> {
+        std::str::from_utf8(self.key.as_deref()?).ok()
+    }
+
+    /// How many bytes its body has.
+    pub(super) fn body_size(&self) -> usize {
+        self.body.len()
     }
 
     /// The message as a dead letter, and where it goes.

@@ -31,7 +31,7 @@ pub struct KafkaSubscriptionConfig {
     pub(super) group: String,
     pub(super) topics: Vec<String>,
     dead_topic: Option<Topic>,
-    start: Start,
+    pub(super) start: Start,
     session_timeout: Duration,
     pub(super) most_unsettled: usize,
 }
@@ -47,7 +47,8 @@ pub enum Start {
     /// With the oldest message there is.
     #[default]
     Earliest,
-    /// With what comes from now on.
+    /// With what comes from now on: the end of a partition when a member of the group has it for
+    /// the first time. That is the group's position from then on, whether anything comes or not.
     Latest,
 }
 
@@ -135,15 +136,13 @@ impl KafkaSubscriptionConfig {
     pub(super) fn client(&self) -> ClientConfig {
         let mut client = self.connection.connection();
         let millis = |time: Duration| time.as_millis().max(100).to_string();
-        let start = match self.start {
-            Start::Earliest => "earliest",
-            Start::Latest => "latest",
-        };
         client
             .set("group.id", &self.group)
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
-            .set("auto.offset.reset", start)
+            // Also for a group that began at the end: it has a position, and where retention has
+            // overtaken that, the oldest message is the next one.
+            .set("auto.offset.reset", "earliest")
             .set("isolation.level", "read_committed")
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", millis(self.session_timeout))

@@ -3,28 +3,29 @@
 //! The thread runs whatever the engine does, so that a rebalance never waits for a slow handler and
 //! a handler never costs the membership.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
-use rdkafka::error::KafkaError;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::BorrowedMessage;
-use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::types::{RDKafkaErrorCode as Code, RDKafkaRespErr};
 use rdkafka::{Offset, TopicPartitionList};
 use semel_core::{Batch, Failure, Fault, Limit};
 use tokio::sync::{Notify, oneshot};
 
 use super::arrived::{Arrived, Partition};
-use super::config::KafkaSubscriptionConfig;
+use super::beginning::{begin_at_end, list, without_position};
+use super::config::{KafkaSubscriptionConfig, Start};
 use super::log::PartitionLog;
 use super::progress::Progress;
+use super::state::State;
+use crate::kafka::error;
 use crate::kafka::session::lock;
-use crate::kafka::{SYSTEM, error};
-use crate::subscription::Window;
 
 /// What the thread and the source share.
 pub(super) struct Member {
@@ -32,29 +33,11 @@ pub(super) struct Member {
     /// Something came, or went wrong.
     pub(super) news: Arc<Notify>,
     stopped: AtomicBool,
+    start: Start,
     most_unsettled: usize,
     /// Its id, if the brokers say one.
     cluster: Option<String>,
 }
-
-/// What is known of the group's messages.
-pub(super) struct State {
-    pub(super) window: Window<Arc<Arrived>>,
-    /// No events: on their way to the dead letters.
-    pub(super) strangers: Vec<(Arc<Arrived>, Failure)>,
-    /// Those assigned to this member; without progress until something came.
-    partitions: BTreeMap<Partition, Option<Progress>>,
-    /// What was ever assigned, as logs.
-    logs: BTreeMap<Partition, Arc<PartitionLog>>,
-    paused: BTreeSet<Partition>,
-    /// Nothing will get better by waiting.
-    pub(super) fatal: Option<Failure>,
-    /// librdkafka complained; whether it still has reason to must be asked.
-    pub(super) complaint: Option<String>,
-}
-
-/// How many messages are kept beside those that are handed out.
-const MOST_WAITING: usize = 2_000;
 
 /// A consumer of librdkafka that reports here.
 pub(super) type Client = BaseConsumer<Reports>;
@@ -77,17 +60,10 @@ impl Member {
         cluster: Option<String>,
     ) -> Result<Membership, Failure> {
         let member = Arc::new(Self {
-            state: Mutex::new(State {
-                window: Window::new(SYSTEM),
-                strangers: Vec::new(),
-                partitions: BTreeMap::new(),
-                logs: BTreeMap::new(),
-                paused: BTreeSet::new(),
-                fatal: None,
-                complaint: None,
-            }),
+            state: Mutex::new(State::new()),
             news: Arc::default(),
             stopped: AtomicBool::new(false),
+            start: config.start,
             most_unsettled: config.most_unsettled,
             cluster,
         });
@@ -130,7 +106,8 @@ impl Member {
     fn listen(&self, client: &Arc<Client>) {
         const PATIENCE: Duration = Duration::from_millis(50);
         const BRIEFLY: Duration = Duration::from_millis(100);
-        let mut crowded_since = None;
+        const AGAIN: Duration = Duration::from_secs(1);
+        let (mut crowded_since, mut place_at) = (None, Instant::now());
         for turn in 0_u64.. {
             if self.stopped.load(Ordering::Acquire) {
                 return;
@@ -147,6 +124,13 @@ impl Member {
             }
             if crowded_since.is_some() || turn.is_multiple_of(32) {
                 self.steer(client);
+            }
+            if Instant::now() >= place_at
+                && let Err(error) = self.place(client)
+            {
+                tracing::warn!(%error, "partitions wait until the group has a position of them");
+                self.complain(&error, &format!("no position for the group: {error}"));
+                place_at = Instant::now() + AGAIN;
             }
             match client.poll(PATIENCE) {
                 Some(Ok(message)) => self.receive(&message, client),
@@ -211,6 +195,47 @@ impl Member {
         Ok(())
     }
 
+    /// Partitions are this member's now.
+    fn assign(&self, client: &Client, assigned: &TopicPartitionList) {
+        let assigned = partitions(assigned).collect();
+        let (at_once, later) = match self.start {
+            Start::Earliest => (assigned, BTreeSet::new()),
+            Start::Latest => (BTreeSet::new(), assigned),
+        };
+        self.state().unplaced.extend(later);
+        // Also if there are none: librdkafka waits for the call.
+        if let Err(error) = self.read(client, &at_once) {
+            self.complain(&error, &error.to_string());
+        }
+    }
+
+    /// Reads what the group has a position of, and sees to it that it has one of the rest.
+    fn place(&self, client: &Client) -> KafkaResult<()> {
+        let unplaced = self.state().unplaced.clone();
+        if unplaced.is_empty() {
+            return Ok(());
+        }
+        let without = without_position(client, &unplaced)?;
+        let placed: BTreeSet<_> = unplaced.difference(&without).cloned().collect();
+        if !placed.is_empty() {
+            self.read(client, &placed)?;
+        }
+        // These are read when the broker says next time that it knows.
+        if without.is_empty() { Ok(()) } else { begin_at_end(client, &without) }
+    }
+
+    /// Begins to read partitions: at the group's position, or else with the oldest message.
+    fn read(&self, client: &Client, of: &BTreeSet<Partition>) -> KafkaResult<()> {
+        let mut state = self.state();
+        for partition in of {
+            state.unplaced.remove(partition);
+            // Before anything of it can come.
+            state.partitions.insert(partition.clone(), None);
+        }
+        drop(state);
+        client.incremental_assign(&list(of, Offset::Stored)?)
+    }
+
     /// Stops reading what there is no room for, and reads on where there is.
     fn steer(&self, client: &Client) {
         let (pause, resume) = self.state().steer(self.most_unsettled);
@@ -235,81 +260,36 @@ impl Member {
             tracing::debug!(target: "semel::kafka", %error, "commit before a rebalance");
         }
         let mut state = self.state();
+        let read = state.partitions.keys().filter(|partition| revoked.contains(partition));
+        let read = list(&read.cloned().collect(), Offset::Invalid);
+        state.unplaced.retain(|partition| !revoked.contains(partition));
         state.partitions.retain(|partition, _| !revoked.contains(partition));
         state.paused.retain(|partition| !revoked.contains(partition));
         state.window.retain(|arrived| !revoked.contains(&arrived.partition));
         state.strangers.retain(|(arrived, _)| !revoked.contains(&arrived.partition));
+        drop(state);
+        if let Err(error) = read.and_then(|read| client.incremental_unassign(&read)) {
+            self.complain(&error, &error.to_string());
+        }
+    }
+
+    /// Something is wrong; if it is not for good, whether it still is must be asked.
+    fn complain(&self, error: &KafkaError, reason: &str) {
+        let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
+        match error::of_consumer(code, reason) {
+            Some(failure) if failure.fault() == Fault::Misconfigured => self.fail(failure),
+            // What was wrong with the last of them says more.
+            _ if code == Code::AllBrokersDown => {
+                self.state().complaint.get_or_insert_with(|| reason.to_owned());
+            }
+            _ => self.state().complaint = Some(reason.to_owned()),
+        }
+        self.news.notify_one();
     }
 
     fn fail(&self, failure: Failure) {
         self.state().fatal.get_or_insert(failure);
         self.news.notify_one();
-    }
-}
-
-impl State {
-    /// How many partitions are this member's.
-    pub(super) fn assigned(&self) -> usize {
-        self.partitions.len()
-    }
-
-    /// Whether the broker knows how far the group is.
-    pub(super) fn is_committed(&self) -> bool {
-        let uncommitted = |progress: &Option<Progress>| {
-            progress.as_ref().is_some_and(|progress| progress.uncommitted().is_some())
-        };
-        !self.partitions.values().any(uncommitted)
-    }
-
-    pub(super) fn settle(&mut self, arrived: &Arrived) {
-        if let Some(Some(progress)) = self.partitions.get_mut(&arrived.partition) {
-            progress.settle(arrived.offset);
-        }
-    }
-
-    /// The positions that the broker does not know yet.
-    fn uncommitted(&self, of: impl Fn(&Partition) -> bool) -> TopicPartitionList {
-        let mut positions = TopicPartitionList::new();
-        for (partition, progress) in self.partitions.iter().filter(|(partition, _)| of(partition)) {
-            if let Some(offset) = progress.as_ref().and_then(Progress::uncommitted) {
-                let topic = partition.topic.as_str();
-                let added =
-                    positions.add_partition_offset(topic, partition.number, Offset::Offset(offset));
-                debug_assert!(added.is_ok(), "a position is a legal offset");
-            }
-        }
-        positions
-    }
-
-    fn waiting(&self) -> usize {
-        self.window.waiting() + self.strangers.len()
-    }
-
-    fn is_crowded(&self) -> bool {
-        self.waiting() >= MOST_WAITING
-    }
-
-    /// What to pause and what to resume.
-    fn steer(&mut self, most_unsettled: usize) -> (TopicPartitionList, TopicPartitionList) {
-        let crowded = self.is_crowded();
-        // What was paused is resumed only when there is room again for a good deal.
-        let roomy = self.waiting() < MOST_WAITING / 2;
-        let far = i64::try_from(most_unsettled).unwrap_or(i64::MAX);
-        let (mut pause, mut resume) = (TopicPartitionList::new(), TopicPartitionList::new());
-        for (partition, progress) in &self.partitions {
-            let ahead = progress.as_ref().map_or(0, Progress::ahead);
-            let (topic, number) = (partition.topic.as_str(), partition.number);
-            if self.paused.contains(partition) {
-                if roomy && ahead <= far / 2 {
-                    self.paused.remove(partition);
-                    resume.add_partition(topic, number);
-                }
-            } else if crowded || ahead > far {
-                self.paused.insert(partition.clone());
-                pause.add_partition(topic, number);
-            }
-        }
-        (pause, resume)
     }
 }
 
@@ -326,33 +306,21 @@ impl ClientContext for Reports {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
-        match error::of_consumer(code, reason) {
-            Some(failure) if failure.fault() == Fault::Misconfigured => self.0.fail(failure),
-            // What was wrong with the last of them says more.
-            _ if code == Code::AllBrokersDown => {
-                self.0.state().complaint.get_or_insert_with(|| reason.to_owned());
-            }
-            _ => self.0.state().complaint = Some(reason.to_owned()),
-        }
-        self.0.news.notify_one();
+        self.0.complain(&error, reason);
     }
 }
 
 impl ConsumerContext for Reports {
-    fn pre_rebalance(&self, client: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
-        match rebalance {
-            Rebalance::Revoke(revoked) => self.0.revoke(client, revoked),
-            // Before anything of them can come.
-            Rebalance::Assign(assigned) => {
-                let mut state = self.0.state();
-                for partition in partitions(assigned) {
-                    state.partitions.insert(partition, None);
-                }
-            }
-            Rebalance::Error(error) => {
-                self.0.state().complaint = Some(error.to_string());
-            }
+    fn rebalance(
+        &self,
+        client: &BaseConsumer<Self>,
+        change: RDKafkaRespErr,
+        list: &mut TopicPartitionList,
+    ) {
+        if change == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS {
+            self.0.assign(client, list);
+        } else {
+            self.0.revoke(client, list);
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Topics as a source: a member of a consumer group.
 
 pub(super) mod arrived;
+mod beginning;
 mod config;
 mod log;
 mod member;
 mod progress;
+mod state;
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,9 +34,10 @@ use super::sink::KafkaSink;
 /// Reads topics as a member of a consumer group. Made by [`KafkaSubscriptionConfig::connect`].
 ///
 /// Offsets are committed by `settle`, after the effect, and up to the first message of a partition
-/// that is not settled. Dead letters and messages that are no events go to a topic of their own
-/// before their offset is passed. When partitions go to another member, what is settled is
-/// committed first, and receipts of the rest are void.
+/// that is not settled. A group that begins at the end has a position before it reads anything.
+/// Dead letters and messages that are no events go to a topic of their own before their offset is
+/// passed. When partitions go to another member, what is settled is committed first, and receipts
+/// of the rest are void.
 ///
 /// ```no_run
 /// use semel_backends::kafka::KafkaConfig;

@@ -63,7 +63,7 @@ impl RabbitmqSubscriptionConfig {
     }
 
     /// How many messages the broker sends before one is acknowledged; 1,000 unless set. So many are
-    /// in memory at most.
+    /// in memory at most, whatever their size: where they are large, set it lower.
     #[must_use]
     pub fn prefetch(mut self, messages: u16) -> Self {
         self.prefetch = messages.max(1);

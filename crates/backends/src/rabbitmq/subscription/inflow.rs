@@ -106,7 +106,7 @@ impl Inbox {
 }
 
 impl State {
-    const fn new() -> Self {
+    fn new() -> Self {
         Self {
             channel: 0,
             window: Window::new(SYSTEM),

@@ -9,7 +9,7 @@ use semel_testkit::suites::subscription::SubscriptionProbe;
 use semel_testkit::workload::{Drive, dead, delivered_numbers, event, lanes};
 use tokio::time::{sleep, timeout};
 
-use super::{Group, PATIENCE, until_assigned};
+use super::{Group, PATIENCE};
 use crate::kafka::{config, expect, topics};
 
 #[tokio::test]
@@ -126,27 +126,4 @@ async fn a_member_that_is_not_asked_stays_a_member() {
     sleep(Duration::from_secs(8)).await;
     drive.deliver(&taken).await;
     drive.reopen().await.expect_nothing().await;
-}
-
-/// A new group may begin with what comes from now on.
-#[tokio::test]
-async fn a_group_may_begin_at_the_end() {
-    let Some(brokers) = service(Service::Kafka) else { return };
-    let group = Group::at(&brokers).await;
-    group.publish(lanes(3)).await;
-    let config = group.config(&brokers, "late").start(semel_backends::kafka::Start::Latest);
-    let mut source = timeout(PATIENCE, config.connect()).await.unwrap().unwrap();
-    until_assigned(&source).await;
-    let numbers = timeout(PATIENCE, async {
-        for number in 10.. {
-            group.publish(vec![event("a", number)]).await;
-            let batch = source.next_batch(Limit::default()).await.unwrap();
-            if !batch.deliveries.is_empty() {
-                return delivered_numbers(&batch.deliveries);
-            }
-        }
-        Vec::new()
-    });
-    let numbers = numbers.await.expect("what comes is read");
-    assert!(numbers.iter().all(|number| *number >= 10), "{numbers:?}");
 }

@@ -1,5 +1,6 @@
 //! Consumer groups: the shared suites, and what is particular to Kafka.
 
+mod beginning;
 mod errors;
 mod positions;
 #[cfg(feature = "postgres")]

@@ -30,7 +30,7 @@ async fn send(sink: &impl Sink, batch: &[Message]) {
 }
 
 /// So many messages, by the numbers of their events.
-async fn take(member: &mut KafkaSubscription, count: usize) -> Vec<Message> {
+pub(super) async fn take(member: &mut KafkaSubscription, count: usize) -> Vec<Message> {
     let taking = async {
         let mut got = Vec::new();
         while got.len() < count {

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use semel_core::delivery::{Log, Publication};
 use semel_core::inbox::Seen;
 use semel_core::letters::{DeadLetters, Letter, LetterBook, Numbered, Standing};
+use semel_core::marks::Step;
 use semel_core::memory::{MemoryDatabase, MemoryTx};
 use semel_core::{
     AdminStore, Event, EventId, Failure, InboxStore, Marks, Message, Position, Published, Sink,
@@ -153,6 +154,27 @@ async fn a_slow_batch_moves_the_mark_no_further_than_it_got() {
     assert_eq!(world.database.get("done"), 20);
 }
 
+/// Whoever had the partition before holds its mark until the database finds that he is dead.
+#[tokio::test(start_paused = true)]
+async fn however_long_a_mark_is_waited_for_nothing_is_confirmed_without_its_effect() {
+    for count in [1, 2, 20] {
+        let (world, log) = (World::new(), log("orders/0"));
+        let messages = world.logged(&log, count);
+        let locked = Locked(world.database.clone(), Duration::from_secs(5));
+        let consumer = world.by_position().by_position(locked).build_with(handler_fn(
+            |tx: &mut MemoryTx, _: &Message| {
+                tx.add("all", 1);
+                Box::pin(async { Ok(Default::default()) })
+            },
+        ));
+        let taken = tokio::time::timeout(super::LONG, consumer.publish(&messages)).await;
+        assert!(taken.expect("it ends").all_confirmed());
+        let effects = world.database.get("all");
+        assert_eq!(effects, i64::try_from(count).unwrap(), "of {count} confirmed messages");
+        assert_eq!(world.mark(&log).await, Some(count * 2 - 1));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn poison_waits_in_its_place_and_leaves_it_as_a_letter() {
     let (world, log) = (World::new(), log("orders/0"));
@@ -261,6 +283,41 @@ async fn what_cannot_be_put_among_the_letters_holds_the_log() {
     assert!(world.broker.dead_letters("payments").is_empty(), "never with the broker");
     assert_eq!(world.effects(["b:13", "a:1"]), [0, 1]);
     assert!(world.database.find("payments", events[0].id).await.unwrap().is_some());
+}
+
+/// Marks that somebody else has locked for so long, whenever they are looked at.
+struct Locked(MemoryDatabase, Duration);
+
+#[async_trait]
+impl Marks<MemoryTx> for Locked {
+    async fn mark(
+        &self,
+        tx: &mut MemoryTx,
+        consumer: &str,
+        scope: &str,
+    ) -> Result<Option<u64>, Failure> {
+        tokio::time::sleep(self.1).await;
+        self.0.mark(tx, consumer, scope).await
+    }
+
+    async fn advance(
+        &self,
+        tx: &mut MemoryTx,
+        consumer: &str,
+        scope: &str,
+        to: u64,
+    ) -> Result<bool, Failure> {
+        self.0.advance(tx, consumer, scope, to).await
+    }
+
+    async fn step_all(
+        &self,
+        tx: &mut MemoryTx,
+        consumer: &str,
+        steps: &[Step<'_>],
+    ) -> Result<Vec<bool>, Failure> {
+        self.0.step_all(tx, consumer, steps).await
+    }
 }
 
 /// Letters of which the first few cannot be put.
