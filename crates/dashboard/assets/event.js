@@ -19,7 +19,7 @@ const life = (event) => {
     publishing: () => step("accent", "A relay has it now", null),
     published: () => step("good", "Published", event.published_at, "confirmed by the sink" + (event.published_at
       ? `, ${span(Math.max(0, (Date.parse(event.published_at) - Date.parse(event.created_at)) / 1000))} after it was written` : "")),
-    failed: () => step("warn", "Is tried again", event.next_attempt),
+    failed: () => step("warn", "Is tried again", event.next_attempt, `attempt ${event.attempts + 1}`),
     dead: () => step("bad", "Dead letter", null, event.attempts === 0 && event.error, "waits for an operator: retry or discard it"),
     discarded: () => step("soft", "Discarded by an operator", null, "it is never published"),
   }[event.state];

@@ -139,10 +139,29 @@ const pulse = (state, words) => {
 
 let stop = null, paused = false;
 
+// Looks come every ten seconds at least. A stream may be open and silent, or end for good: so it is asked anew.
+const LATE = 15000;
+let late = 0;
+
+const isLate = () => {
+  pulse("lost", "not fresh");
+  late = setTimeout(listen, LATE);
+};
+
+// What was heard is from a look so many seconds ago; another has to come in time.
+const vouch = (age) => {
+  clearTimeout(late);
+  const left = LATE - 1000 * (age ?? 0);
+  if (left <= 0) return isLate();
+  pulse("on", "live");
+  late = setTimeout(isLate, left);
+  return undefined;
+};
+
 const heard = (fresh) => {
   const first = context.overview === null;
   context.overview = fresh;
-  pulse("on", "live");
+  vouch(fresh.age);
   if (first) render();
   else {
     frame(here().page === "event" ? "events" : here().page);
@@ -155,8 +174,10 @@ const heard = (fresh) => {
 const listen = () => {
   stop?.();
   stop = null;
+  clearTimeout(late);
   if (paused) return pulse("", "paused");
   if (document.hidden) return undefined;
+  late = setTimeout(isLate, LATE);
   stop = api.listen(heard, () => pulse("lost", "reconnecting"));
   return undefined;
 };

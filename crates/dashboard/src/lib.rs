@@ -112,8 +112,11 @@ impl Dashboard {
     /// Looks at the pipelines again and again, for the charts. Without it that begins with the first
     /// visitor. It looks seldom enough to take no more than a twentieth of one connection's time, but
     /// at least every ten seconds.
-    pub async fn watch(&self) {
-        sampler::run(self.clone()).await;
+    ///
+    /// When this is dropped nobody looks any more, and the streams of `/api/live` end: a page that is
+    /// open asks again, and is answered by whatever router is there by then.
+    pub fn watch(&self) -> impl Future<Output = ()> + Send + use<> {
+        sampler::run(self)
     }
 
     fn pipeline(&self, name: &str) -> Option<&Pipeline> {

@@ -3,7 +3,6 @@
 //! publishes: it knows them exactly, the database to about a second.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -60,11 +59,22 @@ pub(crate) struct Track {
 }
 
 /// All that is remembered.
-#[derive(Default)]
 pub(crate) struct Sampler {
-    running: AtomicBool,
     tracks: Mutex<BTreeMap<String, Track>>,
-    changed: watch::Sender<u64>,
+    looks: watch::Receiver<Looked>,
+    /// Until somebody looks, who owns it from then on: so whoever listens hears of the end, too.
+    teller: Mutex<Option<Teller>>,
+}
+
+/// When somebody looked last, if ever.
+type Looked = Option<Instant>;
+type Teller = watch::Sender<Looked>;
+
+impl Default for Sampler {
+    fn default() -> Self {
+        let (teller, looks) = watch::channel(None);
+        Self { tracks: Mutex::default(), looks, teller: Mutex::new(Some(teller)) }
+    }
 }
 
 impl Sampler {
@@ -72,9 +82,19 @@ impl Sampler {
         self.tracks().get(pipeline).cloned().unwrap_or_default()
     }
 
-    /// Tells of every look.
-    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
+    /// Tells of every look, and when nobody looks any more.
+    pub(crate) fn looks(&self) -> watch::Receiver<Looked> {
+        self.looks.clone()
+    }
+
+    /// How long ago the last look was, whatever came of it.
+    pub(crate) fn age(&self) -> Option<Duration> {
+        self.looks.borrow().map(|at| at.elapsed())
+    }
+
+    /// For the one who looks; nothing for those who come after.
+    fn take_teller(&self) -> Option<Teller> {
+        self.teller.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn tracks(&self) -> MutexGuard<'_, BTreeMap<String, Track>> {
@@ -98,8 +118,6 @@ impl Sampler {
             Ok(look) => track.add(pipeline, look),
             Err(failure) => track.trouble = Some(Explanation::from(&failure)),
         }
-        drop(tracks);
-        self.changed.send_modify(|number| *number += 1);
     }
 }
 
@@ -170,27 +188,34 @@ fn count_log(pipeline: &str, log: Option<&LogView>, was_there: bool) {
 
 /// Begins to look, if nobody does yet. It ends with the last router that serves the dashboard.
 pub(crate) fn start(dashboard: &Dashboard) {
-    if dashboard.sampler.running.swap(true, Ordering::SeqCst) {
-        return;
+    if let Some(looking) = begin(dashboard) {
+        tokio::spawn(looking);
     }
-    let sampler = Arc::downgrade(&dashboard.sampler);
-    let (pipelines, metrics) = (Arc::clone(&dashboard.pipelines), dashboard.metrics.clone());
-    tokio::spawn(
-        async move { while look_at_all(&sampler, &pipelines, metrics.as_deref()).await {} },
-    );
 }
 
-/// Looks until it is dropped.
-pub(crate) async fn run(dashboard: Dashboard) {
-    if dashboard.sampler.running.swap(true, Ordering::SeqCst) {
-        return;
+/// Looks until it is dropped, unless somebody does already: that is decided now, and not with the
+/// first look, before which visitors may come.
+pub(crate) fn run(dashboard: &Dashboard) -> impl Future<Output = ()> + Send + use<> {
+    let looking = begin(dashboard);
+    async move {
+        if let Some(looking) = looking {
+            looking.await;
+        }
     }
+}
+
+fn begin(dashboard: &Dashboard) -> Option<impl Future<Output = ()> + Send + use<>> {
+    let teller = dashboard.sampler.take_teller()?;
     let sampler = Arc::downgrade(&dashboard.sampler);
-    while look_at_all(&sampler, &dashboard.pipelines, dashboard.metrics.as_deref()).await {}
+    let (pipelines, metrics) = (Arc::clone(&dashboard.pipelines), dashboard.metrics.clone());
+    Some(
+        async move { while look_at_all(&sampler, &teller, &pipelines, metrics.as_deref()).await {} },
+    )
 }
 
 async fn look_at_all(
     sampler: &Weak<Sampler>,
+    teller: &Teller,
     pipelines: &[Pipeline],
     metrics: Option<&(dyn Fn() -> String + Send + Sync)>,
 ) -> bool {
@@ -203,6 +228,7 @@ async fn look_at_all(
         let look = patiently(look_at(pipeline, measured, before.as_deref())).await;
         let Some(sampler) = sampler.upgrade() else { return false };
         sampler.keep(pipeline, look);
+        teller.send_replace(Some(Instant::now()));
     }
     sleep(EVERY.max(began.elapsed() * LEISURE).min(SELDOM)).await;
     sampler.strong_count() > 0

@@ -52,7 +52,10 @@ fn text(all: &[Effective]) -> String {
         let Effective { key, value, origin, .. } = one;
         text += &match one.literal {
             true => format!("{key:<keys$} = {value:<values$}  # {origin}\n"),
-            false => format!("# {key}: {value}  # {origin}\n"),
+            false => {
+                let (words, width) = (format!("# {key}: {value}"), keys + " = ".len() + values);
+                format!("{words:<width$}  # {origin}\n")
+            }
         };
     }
     text

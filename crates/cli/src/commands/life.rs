@@ -35,14 +35,23 @@ fn steps(view: &EventView, applied: &[(String, Timestamp)]) -> Vec<Step> {
         steps.push((None, format!("{} failed {plural}{why}", view.attempts)));
     }
     let (at, what) = match view.state {
-        State::Pending => (None, "waits to be published, or behind another of its aggregate"),
-        State::Publishing => (None, "is being published"),
-        State::Published => (view.published_at, "published: the sink confirmed it"),
-        State::Failed => (view.next_attempt, "is tried again"),
-        State::Dead => (None, "dead letter: semel dead retry, or semel dead discard"),
-        State::Discarded => (None, "given up by an operator"),
+        State::Pending => {
+            (None, "waits to be published, or behind another of its aggregate".into())
+        }
+        State::Publishing => (None, "is being published".into()),
+        State::Published => (view.published_at, "published: the sink confirmed it".into()),
+        State::Failed => {
+            (view.next_attempt, format!("is tried again: attempt {}", view.attempts + 1))
+        }
+        State::Dead => {
+            // One that was refused at sight has no attempt to tell the reason.
+            let why = view.error.as_ref().filter(|_| view.attempts == 0);
+            let why = why.map(|error| format!(" ({error})")).unwrap_or_default();
+            (None, format!("dead letter{why}: semel dead retry, or semel dead discard"))
+        }
+        State::Discarded => (None, "given up by an operator".into()),
     };
-    steps.push((at, what.into()));
+    steps.push((at, what));
     steps.extend(applied.iter().map(|(who, at)| (Some(*at), format!("applied by {who}"))));
     steps
 }
@@ -71,5 +80,18 @@ mod tests {
             "applied by payments",
         ];
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn what_follows_a_failure_is_told_with_its_reason_and_its_time() {
+        let mut view = EventView::pending(Event::new("order", "42", "OrderPlaced"));
+        view.error = Some("too large".into());
+        view.state = State::Dead;
+        let (_, last) = steps(&view, &[]).pop().unwrap();
+        assert_eq!(last, "dead letter (too large): semel dead retry, or semel dead discard");
+        (view.state, view.attempts) = (State::Failed, 2);
+        view.next_attempt = Some(Timestamp::UNIX_EPOCH);
+        let last = steps(&view, &[]).pop().unwrap();
+        assert_eq!(last, (Some(Timestamp::UNIX_EPOCH), "is tried again: attempt 3".into()));
     }
 }

@@ -118,10 +118,11 @@ impl Page {
             .with_access(self.http.access.clone())
             .with_metrics(move || render.render());
         let dashboard = views.into_iter().map(View::shown).fold(dashboard, Dashboard::with);
-        let watched = dashboard.clone();
-        self.watching.abort_all();
-        self.watching.spawn(async move { watched.watch().await });
+        let mut watching = JoinSet::new();
+        watching.spawn(dashboard.watch());
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = router(dashboard);
+        // The streams of open pages end with whoever watched before: they ask again, and see the new.
+        self.watching = watching;
         if let Some(listener) = self.listener.take() {
             self.serving.spawn(serve(listener, Arc::clone(&self.current)));
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use semel_backends::Arrival;
 use semel_core::admin::{EventView, Filter, State};
 use semel_core::{EventId, Failure, LaneKey, Message, Route, Topic};
+use semel_relay::OnDead;
 use serde_json::{Value, json};
 
 use super::{Desk, database_problem, open_inbox};
@@ -164,7 +165,8 @@ impl Outbox<'_> {
     }
 
     async fn compare(&self, promised: &Promised, arrived: &Arrived) -> Result<Verdict, Problem> {
-        let mut verdict = Verdict::default();
+        let skips = self.pipeline.settings.on_dead == OnDead::SkipEvent;
+        let mut verdict = Verdict { skips, ..Verdict::default() };
         let mut last = HashMap::new();
         let mut known = HashSet::new();
         self.each(|view| {
@@ -201,7 +203,11 @@ struct Verdict {
     lost: Vec<String>,
     doubled: Vec<String>,
     out_of_order: Vec<String>,
+    /// Arrived, and not asked for their order: they leave when their time has come.
+    scheduled: u64,
     unknown: usize,
+    /// Whether a dead letter lets later events of its aggregate pass.
+    skips: bool,
 }
 
 /// How far each lane is in each queue.
@@ -233,6 +239,10 @@ impl Verdict {
         if *times > 1 {
             self.doubled.push(told());
         }
+        if event.available_at.is_some_and(|at| at > event.created_at) {
+            self.scheduled += 1;
+            return;
+        }
         let latest = last.entry((event.lane_key(), first.queue)).or_insert(first.place);
         if first.place < *latest {
             self.out_of_order.push(told());
@@ -246,7 +256,7 @@ impl Verdict {
 
     fn text(&self, place: &str) -> String {
         const SHOWN: usize = 10;
-        let Self { published, waiting, dead, unknown, .. } = self;
+        let Self { published, waiting, dead, scheduled, unknown, .. } = self;
         let mut text =
             format!("{published} published, {waiting} waiting, {dead} dead; in {place}:\n");
         let lists = [
@@ -258,6 +268,14 @@ impl Verdict {
             text += &format!("{what:<14}{}\n", list.len());
             list.iter().take(SHOWN).for_each(|line| text += &format!("  {line}\n"));
         }
+        if self.skips && !self.out_of_order.is_empty() {
+            text += "  on_dead = \"skip\": a dead letter that was retried comes behind later events, and is among these\n";
+        }
+        if *scheduled > 0 {
+            text += &format!(
+                "{scheduled} scheduled: they leave when their time has come, and were not asked for their order\n"
+            );
+        }
         if *unknown > 0 {
             text += &format!(
                 "{unknown} arrived that were not asked for: cleaned up, of another time, or not ours\n"
@@ -267,11 +285,11 @@ impl Verdict {
     }
 
     fn json(&self, place: &str) -> Value {
-        let Self { published, waiting, dead, unknown, lost, doubled, out_of_order } = self;
         json!({
-            "compared_with": place, "published": published, "waiting": waiting, "dead": dead,
-            "lost": lost, "doubled": doubled, "out_of_order": out_of_order,
-            "not_in_outbox": unknown,
+            "compared_with": place, "published": self.published, "waiting": self.waiting,
+            "dead": self.dead, "lost": self.lost, "doubled": self.doubled,
+            "out_of_order": self.out_of_order, "scheduled": self.scheduled,
+            "not_in_outbox": self.unknown,
         })
     }
 }

@@ -114,3 +114,47 @@ fn events_that_are_passed_over_are_not_missed() {
     shop.expect(0, &["relay", "--drain"]);
     assert_eq!(counts(&verdict(&shop, 0, &["--received", "events.ndjson"])), [0, 0, 0]);
 }
+
+/// An event with a time of its own takes its place when that has come: later ones may be in front of it.
+#[test]
+fn a_scheduled_event_may_come_behind_later_ones() {
+    let shop = Shop::new();
+    let now = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000";
+    shop.execute(&format!(
+        "INSERT INTO semel_outbox
+            (aggregate_type, aggregate_id, event_type, payload, created_at, available_at)
+         VALUES ('order', '1', 'Reminder', '{{}}', {now} - 20000000, {now} - 10000000),
+            ('order', '1', 'AtOnce', '{{}}', {now} - 10000000, {now} - 10000000)"
+    ));
+    ["A", "B"].iter().for_each(|name| shop.insert_of_type("1", name));
+    shop.expect(0, &["relay", "--drain"]);
+    let text = shop.read("events.ndjson");
+    let [at_once, a, b, reminder] = text.lines().collect::<Vec<_>>()[..] else { panic!("{text}") };
+    assert!(reminder.contains("Reminder") && at_once.contains("AtOnce"), "{text}");
+    let good = verdict(&shop, 0, &[]);
+    assert_eq!((counts(&good), &good["scheduled"]), ([0, 0, 0], &1.into()), "{good}");
+    let told = shop.expect(0, &["verify"]);
+    assert!(told.contains("1 scheduled: ") && told.contains("not asked for"), "{told}");
+    // The others are, as ever; and it must be there.
+    fs::write(shop.file("got"), format!("{b}\n{at_once}\n{a}\n")).unwrap();
+    assert_eq!(counts(&verdict(&shop, 1, &["--received", "got"])), [1, 0, 1]);
+}
+
+/// Where a dead letter lets others pass, one that is retried comes behind them: that is told.
+#[test]
+fn a_skipped_dead_letter_that_was_retried_is_explained() {
+    let shop = Shop::new();
+    let configure = |limit: &str| {
+        let skip = "retry = { on_dead = \"skip\" }";
+        shop.configure(&format!("{skip}\n[limits]\npayload = \"{limit}\""));
+    };
+    configure("1KiB");
+    shop.insert("42", &format!("\"{}\"", "x".repeat(2000)));
+    shop.insert("42", "1");
+    shop.expect(1, &["relay", "--drain"]);
+    configure("4KiB");
+    shop.expect(0, &["dead", "retry", "--all", "--yes"]);
+    shop.expect(0, &["relay", "--drain"]);
+    let told = shop.expect(1, &["verify"]);
+    assert!(told.contains("out of order  1") && told.contains("on_dead = \"skip\""), "{told}");
+}

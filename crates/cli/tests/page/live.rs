@@ -1,7 +1,8 @@
 //! What is shown stays fresh by itself, and what somebody is at is left alone.
 
+use std::io::BufRead;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::browser::Browser;
 use super::relay::{Relay, large, leave_traces, write};
@@ -76,4 +77,53 @@ fn the_dead_letters(browser: &Browser, shop: &Shop, relay: &Relay) {
     browser.wait_for("Discard 1 event?");
     browser.click("#confirm");
     browser.wait_for("No dead letters.");
+}
+
+/// Has the relay read a configuration with one more pipeline.
+fn add_a_pipeline(shop: &Shop, relay: &Relay) {
+    let before = shop.read("semel.toml");
+    shop.write_config(&format!("{before}\n[pipeline.invoices]\nfrom = \"orders\"\nto = \"out\"\n"));
+    relay.signal("HUP");
+    shop.wait_until("the new configuration holds", || {
+        shop.log().contains("the new configuration holds")
+    });
+}
+
+/// The old configuration is not told of for ever: the stream ends, and whoever asks again hears of the new.
+#[test]
+fn a_stream_ends_with_a_reload_and_another_tells_of_what_is_new() {
+    let shop = Shop::new();
+    let relay = Relay::start(&shop, "1MiB", "");
+    let mut lines = relay.listen("/api/live").lines().map(Result::unwrap);
+    let told = lines.find(|line| line.contains("\"pending\":")).expect("a look");
+    assert!(told.contains("\"name\":\"orders\"") && !told.contains("invoices"), "{told}");
+    add_a_pipeline(&shop, &relay);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for line in lines {
+        assert!(!line.contains("invoices") && Instant::now() < deadline, "it goes on: {line}");
+    }
+    let mut lines = relay.listen("/api/live").lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("\"name\":\"invoices\"")));
+}
+
+/// An open page goes over to another configuration by itself; and when nothing comes any more, it says so.
+#[test]
+fn an_open_page_follows_a_reload_and_says_when_it_is_not_fresh() {
+    let Some(browser) = Browser::open() else { return };
+    let shop = Shop::new();
+    let relay = Relay::start(&shop, "1MiB", "");
+    let pulse = |words: &str| {
+        browser.wait(&format!("document.getElementById('pulse').innerText.trim() === '{words}'"));
+    };
+    browser.go(&relay.url);
+    pulse("live");
+    add_a_pipeline(&shop, &relay);
+    browser.wait("document.querySelectorAll('#source option').length === 2");
+    pulse("live");
+    // The connection stays open, and nobody says anything.
+    relay.signal("STOP");
+    pulse("not fresh");
+    relay.signal("CONT");
+    pulse("live");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
 }

@@ -129,17 +129,33 @@ impl Database {
 }
 
 impl Drop for Database {
+    /// A relay that ends while it makes its slot leaves the server to that until others' transactions
+    /// are over, or a minute has passed: nobody can drop the database meanwhile.
     fn drop(&mut self) {
-        if !std::thread::panicking() {
-            execute(&self.server, &format!("drop database {} with (force)", self.name));
+        let drop = format!("drop database {} with (force)", self.name);
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while !std::thread::panicking() {
+            match try_to(&self.server, &drop) {
+                Err(error) if in_use(&error) && Instant::now() < deadline => {}
+                dropped => return dropped.unwrap(),
+            }
+            sleep(Duration::from_millis(200));
         }
     }
 }
 
+fn in_use(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| error.code().as_deref() == Some("55006"))
+}
+
 fn execute(url: &str, sql: &str) {
+    try_to(url, sql).unwrap();
+}
+
+fn try_to(url: &str, sql: &str) -> sqlx::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut connection = PgConnection::connect(url).await.unwrap();
-        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.unwrap();
-    });
+        let mut connection = PgConnection::connect(url).await?;
+        sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection).await.map(drop)
+    })
 }

@@ -1,7 +1,7 @@
 //! A relay with its page, over an outbox in a file.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::thread::sleep;
@@ -68,7 +68,19 @@ impl Relay {
         self.ask("POST", path, headers, body)
     }
 
+    /// Asks for a path, and gives what follows for as long as something does.
+    pub(crate) fn listen(&self, path: &str) -> BufReader<TcpStream> {
+        BufReader::new(self.open("GET", path, "", ""))
+    }
+
     fn ask(&self, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
+        let mut answer = String::new();
+        self.open(method, path, headers, body).read_to_string(&mut answer).unwrap();
+        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+
+    fn open(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
         let address = self.url.trim_start_matches("http://").trim_end_matches('/');
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -80,10 +92,7 @@ impl Relay {
              content-length: {length}\r\nconnection: close\r\n\r\n{body}"
         );
         stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
-        (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+        stream
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Path, State};
@@ -16,7 +17,7 @@ use crate::Dashboard;
 use crate::access::Caller;
 use crate::asked::{Explanation, Trouble};
 use crate::pipeline::{Listening, Pipeline, SinkView};
-use crate::sampler::{self, Sample, Track};
+use crate::sampler::{self, Sample, Sampler, Track};
 use crate::sentence::{Health, Level, complaint, health};
 
 pub(crate) async fn overview(
@@ -24,24 +25,27 @@ pub(crate) async fn overview(
     Extension(caller): Extension<Caller>,
 ) -> Json<Overview> {
     sampler::start(&dashboard);
-    Json(Overview::of(&dashboard, caller))
+    Json(Overview::of(&dashboard.pipelines, &dashboard.sampler, caller))
 }
 
-/// The overview again after every look.
+/// The overview again after every look. It ends when nobody looks any more, as after another
+/// configuration: so it must not keep alive what it listens to.
 pub(crate) async fn live(
     State(dashboard): State<Dashboard>,
     Extension(caller): Extension<Caller>,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     sampler::start(&dashboard);
-    let mut changes = dashboard.sampler.changes();
-    changes.mark_changed();
-    let events =
-        stream::unfold((dashboard, caller, changes), |(dashboard, caller, mut changes)| async {
-            changes.changed().await.ok()?;
-            let overview = Overview::of(&dashboard, caller.clone());
-            let event = Event::default().json_data(overview).unwrap_or_default();
-            Some((Ok(event), (dashboard, caller, changes)))
-        });
+    let Dashboard { pipelines, sampler, .. } = dashboard;
+    let mut looks = sampler.looks();
+    looks.mark_changed();
+    let told = (pipelines, Arc::downgrade(&sampler), caller, looks);
+    let events = stream::unfold(told, |(pipelines, sampler, caller, mut looks)| async {
+        looks.changed().await.ok()?;
+        let known = sampler.upgrade()?;
+        let overview = Overview::of(&pipelines, &known, caller.clone());
+        let event = Event::default().json_data(overview).unwrap_or_default();
+        Some((Ok(event), (pipelines, sampler, caller, looks)))
+    });
     Sse::new(events).keep_alive(KeepAlive::new().interval(Duration::from_secs(15)))
 }
 
@@ -60,20 +64,20 @@ pub(crate) async fn history(
 pub(crate) struct Overview {
     you: Caller,
     health: Health,
+    /// Seconds since the last look at any of them; nothing before the first.
+    age: Option<f64>,
     pipelines: Vec<Summary>,
 }
 
 impl Overview {
-    fn of(dashboard: &Dashboard, you: Caller) -> Self {
-        let tracks: Vec<_> = dashboard
-            .pipelines
-            .iter()
-            .map(|pipeline| (pipeline, dashboard.sampler.track(&pipeline.name)))
-            .collect();
+    fn of(pipelines: &[Pipeline], sampler: &Sampler, you: Caller) -> Self {
+        let tracks: Vec<_> =
+            pipelines.iter().map(|pipeline| (pipeline, sampler.track(&pipeline.name))).collect();
         let health = health(tracks.iter().map(|(pipeline, track)| (pipeline.name.as_str(), track)));
         let pipelines =
             tracks.iter().map(|(pipeline, track)| Summary::of(pipeline, track)).collect();
-        Self { you, health, pipelines }
+        let age = sampler.age().map(|age| age.as_secs_f64());
+        Self { you, health, age, pipelines }
     }
 }
 

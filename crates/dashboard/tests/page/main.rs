@@ -5,6 +5,7 @@
 mod access;
 mod documented;
 mod effects;
+mod live;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

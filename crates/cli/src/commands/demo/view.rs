@@ -254,8 +254,8 @@ fn lessons(findings: &Findings, damage: &Damage) -> String {
         "
 What you saw
   An order and its event share a transaction: {rolled_back} died before the commit and left neither.
-  The relay died {relay} times and lost nothing: what it was not sure of, it published again ({again}).
-  The consumers died {consumers} times; message id and effect share a transaction (the inbox), so a
+  The relay died {relay} and lost nothing: what it was not sure of, it published again ({again}).
+  The consumers died {consumers}; message id and effect share a transaction (the inbox), so a
   message that came again was dropped ({dropped} were), and nothing took effect twice.
 Try next
   semel demo --orders 5000 --faults many          more of everything; --seed 7: other moments
@@ -264,11 +264,15 @@ Try next
   semel relay --help                              publish from there
 ",
         rolled_back = grouped(findings.rolled_back),
-        relay = grouped(damage.of("relay")),
+        relay = times(damage.of("relay")),
         again = grouped(again),
-        consumers = grouped(consumers),
+        consumers = times(consumers),
         dropped = grouped(findings.duplicates()),
     )
+}
+
+fn times(count: u64) -> String {
+    if count == 1 { "once".into() } else { format!("{} times", grouped(count)) }
 }
 
 fn bar(done: u64, all: u64) -> String {
@@ -316,6 +320,7 @@ mod tests {
     fn numbers_are_grouped() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(euros(-123_456), "-1,234.56 EUR");
+        assert_eq!([0, 1, 2].map(times), ["0 times", "once", "2 times"]);
     }
 
     #[test]

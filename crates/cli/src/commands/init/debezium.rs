@@ -1,20 +1,24 @@
 //! From the `application.properties` of Debezium Server with its outbox router.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use semel_core::Failure;
+
+use super::properties::Properties;
 
 /// What could be converted, and what could not.
 pub(super) struct Converted {
     pub(super) configuration: String,
-    /// Settings without a counterpart, one line each.
+    /// Of the database, as the configuration has it.
+    pub(super) url: String,
+    /// The names of settings without a counterpart.
     pub(super) left: Vec<String>,
+    /// Variables that stand for what was not copied, each with the setting that has it.
+    pub(super) withheld: Vec<(String, String)>,
 }
 
 /// The same outbox, the same topics, the same broker.
 pub(super) fn convert(text: &str) -> Result<Converted, Failure> {
     let mut properties = Properties::read(text);
-    let source = source(&mut properties)?;
+    let (url, source) = source(&mut properties)?;
     let sink = sink(&mut properties)?;
     let topic = topic(&mut properties);
     properties.ignore(&["quarkus.", "debezium.format.", "debezium.source.offset."]);
@@ -22,17 +26,33 @@ pub(super) fn convert(text: &str) -> Result<Converted, Failure> {
         properties.take(key);
     }
     let left = properties.left();
+    let withheld = properties.withheld();
     let mut configuration = format!(
         "# Made from the application.properties of Debezium Server. The rows of a mapped table are\n\
-         # deleted once they are published; semel migrate up makes the two tables beside it.\n\n\
-         [source.outbox]\n{source}\n[sink.out]\n{sink}\n[pipeline.outbox]\nfrom = \"outbox\"\n\
-         to = \"out\"\nrouting = \"debezium\"\n{topic}"
+         # deleted once they are published; semel migrate up makes the two tables beside it.\n{}\n\
+         [source.outbox]\nurl = {url:?}\n{source}\n[sink.out]\n{sink}\n[pipeline.outbox]\nfrom = \"outbox\"\n\
+         to = \"out\"\nrouting = \"debezium\"\n{topic}",
+        to_be_set(&withheld)
     );
     if !left.is_empty() {
         configuration += "\n# Without a counterpart here:\n";
-        left.iter().for_each(|line| configuration += &format!("#   {line}\n"));
+        left.iter().for_each(|name| configuration += &format!("#   {name}\n"));
     }
-    Ok(Converted { configuration, left })
+    Ok(Converted { configuration, url, left, withheld })
+}
+
+/// Says where the secrets went.
+fn to_be_set(withheld: &[(String, String)]) -> String {
+    if withheld.is_empty() {
+        return String::new();
+    }
+    let line =
+        |(variable, key): &(String, String)| format!("#   {variable} = the value of {key}\n");
+    let lines: String = withheld.iter().map(line).collect();
+    format!(
+        "#\n# What may be a secret was not copied. Set these variables, or write url_file = \"PATH\" instead\n\
+         # of a url (in a part of a URL, @ is %40, : is %3A, / is %2F and % is %25):\n{lines}"
+    )
 }
 
 /// What semel does anyway, or decides itself.
@@ -53,8 +73,8 @@ const SETTLED: &[&str] = &[
     "debezium.source.schema.history.internal.file.filename",
 ];
 
-fn source(properties: &mut Properties) -> Result<String, Failure> {
-    const SOURCE: &str = "debezium.source.";
+/// The URL, and what else there is to say.
+fn source(properties: &mut Properties) -> Result<(String, String), Failure> {
     let class = properties.take("debezium.source.connector.class").unwrap_or_default();
     let (scheme, port) = match class.rsplit('.').next().unwrap_or_default() {
         "PostgresConnector" => ("postgres", "5432"),
@@ -66,23 +86,21 @@ fn source(properties: &mut Properties) -> Result<String, Failure> {
             ));
         }
     };
-    let mut said = |key: &str, default: &str| {
-        properties.take(&format!("{SOURCE}{key}")).unwrap_or_else(|| default.to_owned())
+    let key = "debezium.source.database.hostname";
+    let host = properties.hosts(key, "127.0.0.1", "DATABASE_HOST");
+    let mut said = |key: &str, default: &str, variable: &str| {
+        properties.name(&format!("debezium.source.{key}"), default, variable)
     };
-    let (host, port) = (said("database.hostname", "127.0.0.1"), said("database.port", port));
-    let (user, password) = (said("database.user", "semel"), said("database.password", ""));
-    let included = said("database.include.list", "shop");
-    let database = said("database.dbname", &included);
-    let table = said("table.include.list", "public.outbox");
-    // A password stays where it is: this file is likely to be committed.
-    let secret = match password.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')) {
-        Some(name) => name.to_uppercase().replace(['.', '-'], "_"),
-        None => "DATABASE_PASSWORD".to_owned(),
-    };
+    let port = said("database.port", port, "DATABASE_PORT");
+    let user = said("database.user", "semel", "DATABASE_USER");
+    let included = said("database.include.list", "shop", "DATABASE_NAME");
+    let database = said("database.dbname", &included, "DATABASE_NAME");
+    let password = properties.secret("debezium.source.database.password", "DATABASE_PASSWORD");
+    let table = properties.take("debezium.source.table.include.list");
+    let table = table.unwrap_or_else(|| "public.outbox".to_owned());
     let (schema, table) = table.rsplit_once('.').unwrap_or(("", &table));
-    let mut text = format!(
-        "url = \"{scheme}://{user}:${{{secret}}}@{host}:{port}/{database}\"\ntable = {table:?}\n"
-    );
+    let url = format!("{scheme}://{user}:{password}@{host}:{port}/{database}");
+    let mut text = format!("table = {table:?}\n");
     if !schema.is_empty() && scheme == "postgres" {
         text += &format!("schema = {schema:?}\n");
     }
@@ -91,7 +109,7 @@ fn source(properties: &mut Properties) -> Result<String, Failure> {
         true => "columns = \"debezium\"\n".to_owned(),
         false => format!("columns = {{ preset = \"debezium\"{columns} }}\n"),
     };
-    Ok(text)
+    Ok((url, text))
 }
 
 /// Columns with names of their own.
@@ -131,50 +149,18 @@ fn topic(properties: &mut Properties) -> String {
 
 fn sink(properties: &mut Properties) -> Result<String, Failure> {
     let kind = properties.take("debezium.sink.type").unwrap_or_default();
-    let mut said = |key: &str, default: &str| {
-        properties.take(&format!("debezium.sink.{key}")).unwrap_or_else(|| default.to_owned())
-    };
     Ok(match kind.as_str() {
         "kafka" => {
-            let brokers = said("kafka.producer.bootstrap.servers", "127.0.0.1:9092");
+            let key = "debezium.sink.kafka.producer.bootstrap.servers";
+            let brokers = properties.hosts(key, "127.0.0.1:9092", "KAFKA_BROKERS");
             format!("type = \"kafka\"\nbrokers = {brokers:?}\n")
         }
-        "nats-jetstream" => {
-            let url = said("nats-jetstream.url", "nats://127.0.0.1:4222");
-            let subjects = said("nats-jetstream.subjects", "outbox.event.*");
-            let stream = match said("nats-jetstream.create-stream", "false").as_str() {
-                "true" => {
-                    format!("create_stream = {{ name = \"events\", subjects = [{subjects:?}] }}\n")
-                }
-                _ => String::new(),
-            };
-            format!("type = \"nats\"\nurl = {url:?}\n{stream}")
-        }
-        "redis" => {
-            let address = said("redis.address", "127.0.0.1:6379");
-            let user = said("redis.user", "");
-            let password = said("redis.password", "");
-            let who = match (user.is_empty(), password.is_empty()) {
-                (true, true) => String::new(),
-                _ => format!("{user}:${{REDIS_PASSWORD}}@"),
-            };
-            format!("type = \"redis\"\nurl = \"redis://{who}{address}\"\n")
-        }
-        "rabbitmq" => {
-            let host = said("rabbitmq.connection.host", "127.0.0.1");
-            let port = said("rabbitmq.connection.port", "5672");
-            let user = said("rabbitmq.connection.username", "guest");
-            said("rabbitmq.connection.password", "");
-            let exchange = said("rabbitmq.exchange", "");
-            let exchange = match exchange.is_empty() {
-                true => String::new(),
-                false => format!("exchange = {exchange:?}\n"),
-            };
-            let url = format!("amqp://{user}:${{RABBITMQ_PASSWORD}}@{host}:{port}");
-            format!("type = \"rabbitmq\"\nurl = {url:?}\n{exchange}")
-        }
+        "nats-jetstream" => nats(properties),
+        "redis" => redis(properties),
+        "rabbitmq" => rabbitmq(properties),
         "http" => {
-            let url = said("http.url", "https://example.com/events");
+            let example = "https://example.com/events";
+            let url = properties.urls("debezium.sink.http.url", example, "WEBHOOK_URL");
             format!("type = \"webhook\"\nurl = {url:?}\n")
         }
         other => {
@@ -186,54 +172,48 @@ fn sink(properties: &mut Properties) -> Result<String, Failure> {
     })
 }
 
-/// `key=value` lines, and which of them were used.
-struct Properties {
-    all: BTreeMap<String, String>,
-    used: BTreeSet<String>,
+fn nats(properties: &mut Properties) -> String {
+    let key = "debezium.sink.nats-jetstream.url";
+    let url = properties.urls(key, "nats://127.0.0.1:4222", "NATS_URL");
+    let subjects = properties.take("debezium.sink.nats-jetstream.subjects");
+    let subjects = subjects.unwrap_or_else(|| "outbox.event.*".to_owned());
+    let stream = match properties.take("debezium.sink.nats-jetstream.create-stream").as_deref() {
+        Some("true") => {
+            format!("create_stream = {{ name = \"events\", subjects = [{subjects:?}] }}\n")
+        }
+        _ => String::new(),
+    };
+    format!("type = \"nats\"\nurl = {url:?}\n{stream}")
 }
 
-impl Properties {
-    fn read(text: &str) -> Self {
-        let mut all = BTreeMap::new();
-        let joined = text.replace("\\\r\n", "").replace("\\\n", "");
-        for line in joined.lines().map(str::trim) {
-            if line.starts_with(['#', '!']) {
-                continue;
-            }
-            if let Some((key, value)) = line.split_once(['=', ':']) {
-                all.insert(key.trim().to_owned(), value.trim().to_owned());
-            }
-        }
-        Self { all, used: BTreeSet::new() }
-    }
+fn redis(properties: &mut Properties) -> String {
+    let key = "debezium.sink.redis.address";
+    let address = properties.hosts(key, "127.0.0.1:6379", "REDIS_ADDRESS");
+    let user = properties.name("debezium.sink.redis.user", "", "REDIS_USER");
+    let key = "debezium.sink.redis.password";
+    let who = match properties.has(key) || !user.is_empty() {
+        true => format!("{user}:{}@", properties.secret(key, "REDIS_PASSWORD")),
+        false => String::new(),
+    };
+    format!("type = \"redis\"\nurl = \"redis://{who}{address}\"\n")
+}
 
-    fn take(&mut self, key: &str) -> Option<String> {
-        self.used.insert(key.to_owned());
-        self.all.get(key).filter(|value| !value.is_empty()).cloned()
-    }
-
-    fn ignore(&mut self, prefixes: &[&str]) {
-        let is_meant = |key: &&String| prefixes.iter().any(|prefix| key.starts_with(prefix));
-        let keys: Vec<_> = self.all.keys().filter(is_meant).cloned().collect();
-        self.used.extend(keys);
-    }
-
-    /// What nobody asked for; values only where they are no secret.
-    fn left(&self) -> Vec<String> {
-        let is_secret = |key: &str| {
-            ["password", "secret", "token", "jaas", "credential", "key"]
-                .iter()
-                .any(|word| key.to_lowercase().contains(word))
-        };
-        self.all
-            .iter()
-            .filter(|(key, _)| !self.used.contains(*key))
-            .map(|(key, value)| match is_secret(key) {
-                true => format!("{key} = ***"),
-                false => format!("{key} = {value}"),
-            })
-            .collect()
-    }
+fn rabbitmq(properties: &mut Properties) -> String {
+    let key = "debezium.sink.rabbitmq.connection.host";
+    let host = properties.hosts(key, "127.0.0.1", "RABBITMQ_HOST");
+    let mut said = |key: &str, default: &str, variable: &str| {
+        properties.name(&format!("debezium.sink.rabbitmq.connection.{key}"), default, variable)
+    };
+    let port = said("port", "5672", "RABBITMQ_PORT");
+    let user = said("username", "guest", "RABBITMQ_USER");
+    let password =
+        properties.secret("debezium.sink.rabbitmq.connection.password", "RABBITMQ_PASSWORD");
+    let exchange = match properties.take("debezium.sink.rabbitmq.exchange") {
+        Some(exchange) => format!("exchange = {exchange:?}\n"),
+        None => String::new(),
+    };
+    let url = format!("amqp://{user}:{password}@{host}:{port}");
+    format!("type = \"rabbitmq\"\nurl = {url:?}\n{exchange}")
 }
 
 #[cfg(test)]
@@ -261,11 +241,11 @@ debezium.sink.kafka.producer.sasl.jaas.config=hunter2
 
     #[test]
     fn an_outbox_of_debezium_becomes_a_pipeline() {
-        let Converted { configuration, left } = convert(SERVER).ok().unwrap();
+        let Converted { configuration, url: shown, left, withheld } = convert(SERVER).ok().unwrap();
         let parsed: toml::Table = configuration.parse().unwrap();
         let (source, pipeline) = (&parsed["source"]["outbox"], &parsed["pipeline"]["outbox"]);
         let url = "postgres://shop:${DATABASE_PASSWORD}@db1:5432/shop";
-        assert_eq!(source["url"].as_str(), Some(url));
+        assert_eq!((source["url"].as_str(), &*shown), (Some(url), url));
         assert_eq!(
             (source["table"].as_str(), source["schema"].as_str()),
             (Some("outbox_events"), Some("sales"))
@@ -273,11 +253,11 @@ debezium.sink.kafka.producer.sasl.jaas.config=hunter2
         assert_eq!(source["columns"]["aggregate_id"].as_str(), Some("order_id"));
         assert_eq!(pipeline["topic"].as_str(), Some("shop.{aggregate_type}"));
         assert_eq!(parsed["sink"]["out"]["brokers"].as_str(), Some("k1:9092,k2:9092"));
-        let expected = [
-            "debezium.sink.kafka.producer.sasl.jaas.config = ***",
-            "debezium.source.snapshot.mode = never",
-        ];
+        let expected =
+            ["debezium.sink.kafka.producer.sasl.jaas.config", "debezium.source.snapshot.mode"];
         assert_eq!(left, expected);
+        let password = ("DATABASE_PASSWORD", "debezium.source.database.password");
+        assert_eq!(withheld, [(password.0.to_owned(), password.1.to_owned())]);
         assert!(!configuration.contains("hunter2"));
     }
 

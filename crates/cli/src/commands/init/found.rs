@@ -139,12 +139,17 @@ impl Surroundings {
         format!("database: {database}\nsink:     {}", told(self.sink.what.name, &self.sink.how))
     }
 
-    pub(super) fn configuration(&self) -> String {
+    /// Of the database, as the configuration has it, and as a shell understands it.
+    pub(super) fn url(&self) -> String {
         let Found { what: database, how } = &self.database;
-        let url = match how {
+        match how {
             How::Variable(name) => format!("${{{name}}}"),
             _ => database.url.to_owned(),
-        };
+        }
+    }
+
+    pub(super) fn configuration(&self) -> String {
+        let database = self.database.what;
         let Found { what: sink, how } = &self.sink;
         let address = match how {
             How::Variable(name) => format!("${{{name}}}"),
@@ -153,12 +158,12 @@ impl Surroundings {
         let tailing = match database.kind {
             "sqlite" => "",
             _ => {
-                "# mode = \"auto\"                    # the server's log where it may be read, \
+                "# mode = \"auto\"                      # the server's log where it may be read, \
                   polling otherwise\n"
             }
         };
         TEMPLATE
-            .replace("{url}", &url)
+            .replace("{url}", &self.url())
             .replace("{tailing}", tailing)
             .replace("{type}", sink.kind)
             .replace("{lines}", &sink.lines.replace("{}", &address))
@@ -259,6 +264,7 @@ mod tests {
                 let text = found.configuration();
                 let parsed: toml::Table = text.parse().unwrap();
                 assert_eq!(parsed["sink"]["out"]["type"].as_str(), Some(sink.kind));
+                assert_eq!(parsed["source"]["orders"]["url"].as_str(), Some(&*found.url()));
                 assert_eq!(parsed["http"]["listen"].as_str(), Some("127.0.0.1:9464"));
                 assert!(!text.contains("{}") && !text.contains("{url}"), "{text}");
                 assert!(found.in_words().contains(sink.name));

@@ -2,6 +2,7 @@
 
 mod debezium;
 mod found;
+mod properties;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -18,11 +19,11 @@ use crate::output::print;
 const EFFECT: &str = "nothing was written";
 
 pub(crate) async fn run(options: &InitOptions) -> Result<Exit, Problem> {
-    let (text, talk) = match &options.from {
+    let (text, url, talk) = match &options.from {
         Some(path) => converted(path)?,
         None => {
             let found = Surroundings::look().await;
-            (found.configuration(), found.in_words())
+            (found.configuration(), found.url(), found.in_words())
         }
     };
     if options.dry_run {
@@ -33,12 +34,13 @@ pub(crate) async fn run(options: &InitOptions) -> Result<Exit, Problem> {
     let path = options.path.display();
     print(&format!(
         "{talk}\nwrote {path}; next:\n  semel config check --config {path}\n  \
-         semel migrate up --database \"$DATABASE_URL\"\n  semel relay --config {path}\n"
+         semel migrate up --database \"{url}\"\n  semel relay --config {path}\n"
     ));
     Ok(Exit::Done)
 }
 
-fn converted(path: &Path) -> Result<(String, String), Problem> {
+/// The configuration, the URL of its database, and what there is to say.
+fn converted(path: &Path) -> Result<(String, String, String), Problem> {
     let name = path.display().to_string();
     let problem = |failure| Problem::new(failure, &name, EFFECT);
     let text = fs::read_to_string(path).map_err(|error| {
@@ -47,13 +49,20 @@ fn converted(path: &Path) -> Result<(String, String), Problem> {
             .with_fix("give --from the application.properties of Debezium Server");
         problem(failure)
     })?;
-    let Converted { configuration, left } = debezium::convert(&text).map_err(problem)?;
+    let Converted { configuration, url, left, withheld } =
+        debezium::convert(&text).map_err(problem)?;
     let mut talk = format!("converted {name}");
     if !left.is_empty() {
-        talk += &format!("; {} settings have no counterpart, see the end of the file:", left.len());
-        left.iter().for_each(|line| talk += &format!("\n  {line}"));
+        talk += "\nwithout a counterpart, see the end of the file:";
+        left.iter().for_each(|name| talk += &format!("\n  {name}"));
     }
-    Ok((configuration, talk))
+    if !withheld.is_empty() {
+        talk += "\nnot copied, since it may be a secret; set before you start it:";
+        withheld.iter().for_each(|(variable, key)| {
+            talk += &format!("\n  {variable} = the value of {key}");
+        });
+    }
+    Ok((configuration, url, talk))
 }
 
 /// A file that is there is somebody's work.
