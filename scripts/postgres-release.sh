@@ -14,9 +14,12 @@ fetch() {
   local part="$fetched.part.$$" kind=amd64
   [[ ! -d $fetched ]] || return 0
   [[ $(uname -m) != aarch64 ]] || kind=arm64v8
-  mvn --batch-mode --quiet -Dstyle.color=never \
-    org.apache.maven.plugins:maven-dependency-plugin:3.6.1:unpack -DoutputDirectory="$part" \
-    -Dartifact="io.zonky.test.postgres:embedded-postgres-binaries-linux-$kind:$release" &&
+  # Maven notes in the folder where it is run what it has unpacked.
+  mkdir -p "$part.maven" &&
+    (cd "$part.maven" && mvn --batch-mode --quiet -Dstyle.color=never \
+      org.apache.maven.plugins:maven-dependency-plugin:3.6.1:unpack -DoutputDirectory="$part" \
+      -Dartifact="io.zonky.test.postgres:embedded-postgres-binaries-linux-$kind:$release") &&
+    rm -r "$part.maven" &&
     tar --extract --xz --directory="$part" --file="$(printf '%s' "$part"/*.txz)" &&
     rm -r "$part"/*.txz "$part/META-INF" &&
     mv --no-target-directory "$part" "$fetched"

@@ -221,15 +221,15 @@ async fn lose_leaders(service: Service) {
     while began.elapsed() < storm() || took.len() < 4 {
         sleep(Duration::from_secs(1)).await;
         let leader = relays.leader().await;
-        if took.len().is_multiple_of(2) {
-            relays.freeze(leader);
-            took.push(relays.next_publishing().await);
-            relays.thaw(leader);
-        } else {
-            relays.kill(leader);
-            took.push(relays.next_publishing().await);
-            relays.start(leader);
-        }
+        relays.kill(leader);
+        took.push(relays.next_publishing().await);
+        relays.start(leader);
+        // The one that has just been started takes over.
+        sleep(Duration::from_secs(1)).await;
+        let leader = relays.leader().await;
+        relays.freeze(leader);
+        took.push(relays.next_publishing().await);
+        relays.thaw(leader);
     }
     took.sort_unstable();
     let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
