@@ -201,9 +201,8 @@ impl Cursor {
     /// How far the share is on this server, where what the owner remembers may never have happened;
     /// none when somebody else has it, or nobody.
     pub(super) async fn find_again(
-        &mut self,
+        &self,
         connection: &mut PgConnection,
-        server: Server,
     ) -> Result<Option<Position>, Failure> {
         let failed = || failure("find the cursor again");
         let row = sqlx::query(FIND)
@@ -214,10 +213,13 @@ impl Cursor {
             .fetch_optional(connection)
             .await
             .map_err(failed())?;
-        let Some(row) = row else { return Ok(None) };
+        row.map(|row| position(&row)).transpose().map_err(failed())
+    }
+
+    /// From now on the memory of the owner speaks of this run.
+    pub(super) fn go_on_at(&mut self, server: Server) {
         self.place = None;
         self.server = server;
-        position(&row).map(Some).map_err(failed())
     }
 
     /// Stores how far the share is.

@@ -217,8 +217,9 @@ impl PostgresSource {
         }
         adopt(link, &server).await?;
         let mut step = link.step().await?;
-        let found = self.cursor.find_again(&mut step, server).await?;
+        let found = self.cursor.find_again(&mut step).await?;
         step.end().await?;
+        // From here on nothing waits: a call that is dropped must not leave one without the other.
         let was_lost = std::mem::replace(&mut self.lost, found.is_none());
         let pipeline = &self.cursor.pipeline;
         match found {
@@ -229,6 +230,7 @@ impl PostgresSource {
                 );
                 self.ledger = self.ledger.reopened(position);
                 self.unsure = true;
+                self.cursor.go_on_at(server);
             }
             None if !was_lost => tracing::warn!(pipeline, "the pipeline has another owner now"),
             None => {}
