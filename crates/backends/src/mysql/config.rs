@@ -11,6 +11,7 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 
 use super::error::failure;
 use super::store::MysqlStore;
+use crate::connecting;
 
 /// Where the server is and how it is reached.
 ///
@@ -84,9 +85,14 @@ impl MysqlConfig {
         let pool = MySqlPoolOptions::new()
             .max_connections(self.connections)
             .acquire_timeout(self.patience)
-            .connect_with(self.options.clone())
-            .await
-            .map_err(failure(&format!("connect to {host}:{port}")))?;
+            .connect_with(self.options.clone());
+        let pool = match pool.await {
+            Ok(pool) => pool,
+            Err(error) => {
+                let error = connecting::reason(&self.options, error).await;
+                return Err(failure(&format!("connect to {host}:{port}"))(error));
+            }
+        };
         Ok(MysqlStore::new(pool, Arc::clone(&self.clock)))
     }
 }

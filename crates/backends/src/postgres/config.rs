@@ -13,6 +13,7 @@ use super::error::failure;
 use super::pooler::{Marker, Way};
 use super::recording::PREPARE;
 use super::store::{DEFAULT_LOG_BUDGET, PostgresStore};
+use crate::connecting;
 
 /// Where the server is and how it is reached.
 ///
@@ -135,14 +136,17 @@ impl PostgresConfig {
     }
 
     async fn open(&self, options: PgConnectOptions) -> Result<PgPool, sqlx::Error> {
-        PgPoolOptions::new()
+        let pool = PgPoolOptions::new()
             .max_connections(self.connections)
             .acquire_timeout(self.patience)
             .after_connect(|connection, _| {
                 Box::pin(async { connection.execute(PREPARE.as_str()).await.map(drop) })
             })
-            .connect_with(options)
-            .await
+            .connect_with(options.clone());
+        match pool.await {
+            Err(error) => Err(connecting::reason(&options, error).await),
+            opened => opened,
+        }
     }
 }
 

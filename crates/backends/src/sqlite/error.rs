@@ -70,8 +70,10 @@ fn down(what: String) -> Failure {
 }
 
 fn access(what: String) -> Failure {
-    Failure::misconfigured("E-SQLITE-ACCESS", what)
-        .with_fix("check that the file and its folder exist and that this user may write to both")
+    Failure::misconfigured("E-SQLITE-ACCESS", what).with_fix(
+        "check that the file and its folder exist and that this user may write to both; \
+             `semel migrate up --database URL` makes the file",
+    )
 }
 
 #[cfg(test)]

@@ -14,7 +14,13 @@ pub(super) struct File {
 /// The file, or every `*.toml` of the folder in the order of their names. Files that begin with a
 /// dot belong to editors and to those who copy.
 pub(super) fn read(path: &Path) -> io::Result<Vec<File>> {
-    let paths = if path.is_dir() { toml_files(path)? } else { vec![path.to_owned()] };
+    if !path.is_dir() {
+        return Ok(vec![File {
+            text: fs::read_to_string(path)?,
+            name: path.display().to_string(),
+        }]);
+    }
+    let paths = toml_files(path)?;
     if paths.is_empty() {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the folder has no file *.toml"));
     }

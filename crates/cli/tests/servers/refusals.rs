@@ -114,8 +114,14 @@ fn a_url_that_is_none_of_ours() {
 #[test]
 fn a_server_that_is_not_there() {
     let mut cases: Vec<_> =
-        all("down", "postgres://me:hunter2@127.0.0.1:1/shop", 69, &["E-POSTGRES-DOWN"]).collect();
-    cases.extend(all("down", "mysql://me:hunter2@127.0.0.1:1/shop", 69, &["E-MYSQL-DOWN"]));
+        all("down", "postgres://me:hunter2@127.0.0.1:1/shop", 69, &["E-POSTGRES-DOWN", "refused"])
+            .collect();
+    cases.extend(all(
+        "down",
+        "mysql://me:hunter2@127.0.0.1:1/shop",
+        69,
+        &["E-MYSQL-DOWN", "refused"],
+    ));
     cases.push(case("no such host", "postgres://nowhere.invalid/shop", STATUS, 69, &["nowhere"]));
     // Each tries for some seconds: all at once.
     std::thread::scope(|scope| {
