@@ -58,7 +58,7 @@ impl KafkaConfig {
             sasl: None,
             tls: None,
             compression: Compression::None,
-            linger: Duration::from_millis(1),
+            linger: Duration::ZERO,
             batch_bytes: 256 * 1024,
             format: Format::default(),
             max_message_bytes: 1_048_588,
@@ -102,7 +102,8 @@ impl KafkaConfig {
         self
     }
 
-    /// How long a message waits for others to share a request with; 1 ms unless set.
+    /// How long a message waits for others to share a request with; not at all unless set: a relay
+    /// hands over many at once, and what comes while requests are under way shares the next.
     #[must_use]
     pub fn linger(mut self, time: Duration) -> Self {
         self.linger = time;
@@ -209,7 +210,7 @@ impl KafkaConfig {
             // As the Java client: the same key has the same partition for both.
             .set("partitioner", "murmur2_random")
             .set("compression.type", self.compression.as_str())
-            .set("linger.ms", number(self.linger.as_millis().try_into().unwrap_or(usize::MAX)))
+            .set("linger.ms", (self.linger.as_secs_f64() * 1000.0).to_string())
             .set("batch.size", number(self.batch_bytes))
             .set("batch.num.messages", "100000")
             .set("message.max.bytes", number(self.max_message_bytes))
