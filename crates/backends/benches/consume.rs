@@ -5,8 +5,9 @@
 //!
 //! Two handlers: a usual one that inserts a row with a primary key and updates another, and the least that
 //! can be, an INSERT into a table without an index. Argument: messages of each strategy (100000; a tenth where each is a transaction).
-//! Transactions of all strategies come in turn, each time in another order, and their medians are compared. Each
-//! has a database and connections of its own: what serves several is slower for all of them. Then one table after the
+//! The strategies take turns, each time in another order, and the medians of their turns are compared. A turn is as many
+//! transactions as make some 25 ms: one alone after six others would find nothing of its own in the processor's caches, which
+//! is not how a busy consumer runs. Each has a database and connections of its own: what serves several is slower for all. Then one table after the
 //! other grows by a million messages (`SEMEL_BENCH_GROWTH`). The server is that of `SEMEL_TEST_POSTGRES_URL`.
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
@@ -70,9 +71,9 @@ const ALL: [Strategy; 7] = [
 const GROWING: [(Strategy, &str); 2] =
     [(Strategy::Ids, "semel.inbox"), (Strategy::Positions, "semel.marks")];
 
-/// How many messages take effect in one transaction: as many as the settings allow when there is a
-/// backlog, fewer, and one.
-const BATCHES: [usize; 3] = [500, 100, 1];
+/// How many messages take effect in one transaction, and how many transactions make a turn: as many
+/// messages as the settings allow when there is a backlog, fewer, and one.
+const BATCHES: [(usize, usize); 3] = [(500, 1), (100, 5), (1, 40)];
 
 #[tokio::main]
 async fn main() -> Outcomes<()> {
@@ -93,10 +94,11 @@ async fn main() -> Outcomes<()> {
     }
     let works = [Work::Usual, Work::Least];
     let rounds = works.into_iter().flat_map(|work| BATCHES.map(|batch| (work, batch)));
-    for (round, (work, batch)) in rounds.enumerate() {
+    for (round, (work, (batch, turn))) in rounds.enumerate() {
         let count = if batch == 1 { count / 10 } else { count };
+        let size = Size { batch, turn, turns: count.div_ceil(batch * turn) };
         // In a task of the runtime, as consumers are: outside of one, each answer changes threads.
-        tokio::spawn(compare(configs.clone(), work, count, round, batch)).await??;
+        tokio::spawn(compare(configs.clone(), work, size, round)).await??;
     }
     let growth = std::env::var("SEMEL_BENCH_GROWTH").ok().and_then(|n| n.parse().ok());
     for (strategy, table) in GROWING {
@@ -123,13 +125,22 @@ async fn prepared(url: &str) -> Outcomes<PostgresConfig> {
     Ok(config)
 }
 
-/// Transactions of all strategies in turn, so that each has the same company; how long each took.
+/// How much is done at a time, and how often.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    /// Messages of a transaction.
+    batch: usize,
+    /// Transactions of a turn.
+    turn: usize,
+    turns: usize,
+}
+
+/// All strategies in turn, so that each has the same company; how long each turn took.
 async fn compare(
     configs: Vec<PostgresConfig>,
     work: Work,
-    count: usize,
+    Size { batch, turn, turns }: Size,
     round: usize,
-    batch: usize,
 ) -> Outcomes<()> {
     let mut stores = Vec::new();
     for config in configs {
@@ -140,19 +151,22 @@ async fn compare(
     let runtime = Consumer::new("payments", Forgetful(stores[1].clone()), handler(work));
     let mut times = ALL.map(|_| Vec::new());
     let mut order: Vec<_> = (0..ALL.len()).collect();
-    for turn in 0..count.div_ceil(batch) {
+    for number_of_turn in 0..turns {
         shuffle(&mut order);
         for number in order.iter().copied() {
+            let first = number_of_turn * turn * batch;
             let messages: Vec<_> =
-                (0..batch).map(|place| message(turn * batch + place, round)).collect();
+                (first..first + turn * batch).map(|place| message(place, round)).collect();
             let began = Instant::now();
-            let all_confirmed = match (&consumers[number], ALL[number]) {
-                (Some(consumer), _) => consumer.publish(&messages).await.all_confirmed(),
-                (None, Strategy::Runtime) => runtime.publish(&messages).await.all_confirmed(),
-                (None, strategy) => by_hand(&stores[number], work, strategy, &messages).await?,
-            };
-            if !all_confirmed {
-                return Err("a message was not confirmed".into());
+            for messages in messages.chunks(batch) {
+                let all_confirmed = match (&consumers[number], ALL[number]) {
+                    (Some(consumer), _) => consumer.publish(messages).await.all_confirmed(),
+                    (None, Strategy::Runtime) => runtime.publish(messages).await.all_confirmed(),
+                    (None, strategy) => by_hand(&stores[number], work, strategy, messages).await?,
+                };
+                if !all_confirmed {
+                    return Err("a message was not confirmed".into());
+                }
             }
             times[number].push(began.elapsed());
         }
@@ -164,7 +178,7 @@ async fn compare(
     for (strategy, own) in ALL.into_iter().zip(&times) {
         let at = |times: &[Duration], tenth: usize| times[times.len() * tenth / 10].as_secs_f64();
         let share = |tenth| at(&times[0], tenth) / at(own, tenth);
-        let rate = batch as f64 / at(own, 5);
+        let rate = (turn * batch) as f64 / at(own, 5);
         println!(
             "{work:?} handler, {batch:>3} a transaction, {strategy:?}: {rate:.0} messages/s, {:.2} of bare; {:.2} of the fastest tenth",
             share(5),

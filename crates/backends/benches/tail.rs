@@ -28,7 +28,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use self::stopwatch::StopWatch;
 
-type Outcomes<T> = Result<T, Box<dyn Error>>;
+type Outcomes<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 /// As the program has it.
 #[global_allocator]
@@ -36,7 +36,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[tokio::main]
 async fn main() -> Outcomes<()> {
-    let mut numbers = std::env::args().filter_map(|argument| argument.parse::<usize>().ok());
+    // In a task of the runtime, as relays are: outside of one, each answer changes threads.
+    tokio::spawn(measure()).await?
+}
+
+async fn measure() -> Outcomes<()> {
+    let numbers = std::env::args().filter_map(|argument| argument.parse::<usize>().ok());
+    let mut numbers = numbers.collect::<Vec<_>>().into_iter();
     let count = numbers.next().unwrap_or(200_000);
     let rounds = numbers.next().unwrap_or(3);
     let pace = numbers.next().unwrap_or(1_000);
