@@ -93,7 +93,8 @@ impl Sink for FileSink {
     }
 }
 
-/// Appends all of `lines` or nothing, and waits until the disk has them.
+/// Appends all of `lines` or nothing, and waits until the disk has them. If it never says so they stay, and their
+/// events come again.
 fn append(path: &Path, lines: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
     lock(&file)?;
@@ -102,18 +103,20 @@ fn append(path: &Path, lines: &[u8]) -> io::Result<()> {
         return file.write_all(lines);
     }
     let end = remove_half_line(&mut file)?;
+    if let Err(error) = file.write_all(lines) {
+        // If this fails too, the next batch removes what is left of the last line.
+        file.set_len(end).ok();
+        return Err(error);
+    }
+    // A disk takes its time. A relay that is stopped meanwhile must not keep its successor out.
+    file.unlock().ok();
     if end == 0 {
         make_durable_entry(path)?;
     }
-    let written = file.write_all(lines).and_then(|()| file.sync_data());
-    if written.is_err() {
-        // If this fails too, the next batch removes what is left of the last line.
-        file.set_len(end).ok();
-    }
-    written
+    file.sync_data()
 }
 
-/// Keeps other relays out until the file is closed, where the file system can do that.
+/// Keeps other relays out until it is unlocked or closed, where the file system can do that.
 fn lock(file: &File) -> io::Result<()> {
     match file.lock() {
         Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),

@@ -145,6 +145,12 @@ impl Relays {
         logs.map(|log| fs::read_to_string(log.path()).unwrap().matches(what).count()).sum()
     }
 
+    /// What the relays said.
+    fn logs(&self) -> String {
+        let log = |number| fs::read_to_string(self.folder.path().join(format!("log-{number}")));
+        (0..self.running.len()).map(|number| log(number).unwrap_or_default() + "\n").collect()
+    }
+
     /// Runs SQL as somebody else.
     pub(crate) async fn run_sql(&self, sql: &str) {
         let mut connection = AnyConnection::connect(&self.url).await.unwrap();
@@ -188,7 +194,7 @@ impl Relays {
             || fs::metadata(self.folder.path().join("events.ndjson")).map_or(0, |file| file.len());
         let (began, before) = (Instant::now(), size());
         while size() == before {
-            assert!(began.elapsed() < Duration::from_secs(30), "nobody took over");
+            assert!(began.elapsed() < Duration::from_secs(30), "nobody took over: {}", self.logs());
             sleep(Duration::from_millis(20)).await;
         }
         began.elapsed()
