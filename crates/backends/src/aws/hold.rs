@@ -21,7 +21,9 @@ pub(super) struct Hold {
     /// For how long a message in hand is hidden from others, in seconds.
     pub(super) visibility: i32,
     /// How long a question may wait for messages, in seconds.
-    wait: i32,
+    pub(super) wait: i32,
+    /// Held while a question waits for its answer.
+    pub(super) asking: tokio::sync::Mutex<()>,
     /// The latest receipt handle of every message in hand, by its id.
     handles: Mutex<HashMap<String, String>>,
 }
@@ -31,7 +33,8 @@ const AT_ONCE: usize = 10;
 
 impl Hold {
     pub(super) fn new(sqs: Sqs, name: String, url: String, (visibility, wait): (i32, i32)) -> Self {
-        Self { sqs, name, url, visibility, wait, handles: Mutex::default() }
+        let (asking, handles) = Default::default();
+        Self { sqs, name, url, visibility, wait, asking, handles }
     }
 
     /// Waits for messages; those that were in hand already are not given again.
@@ -48,6 +51,7 @@ impl Hold {
             .message_system_attribute_names(MessageSystemAttributeName::MessageGroupId)
             .message_system_attribute_names(MessageSystemAttributeName::SentTimestamp);
         let doing = format!("receive from the queue {:?}", self.name);
+        let _asking = self.asking.lock().await;
         let got = asked.send().await.map_err(|error| failure(&doing, self.sqs.expiry, error))?;
         let got = got.messages.unwrap_or_default().into_iter().filter_map(Incoming::new);
         // After an outage it may come again while it is in hand.

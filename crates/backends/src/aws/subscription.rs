@@ -172,12 +172,15 @@ impl Source for SqsSubscription {
         Ok(Holding::Held)
     }
 
-    /// Shows what is in hand to others again, at once.
+    /// Shows what is in hand to others again: at once, or when the question that waits for messages
+    /// has ended. SQS goes on with one nobody listens to, and would give it what is shown.
     async fn close(&mut self) {
         const LIMIT: Duration = Duration::from_secs(5);
+        let (hold, limit) = (&self.queue.hold, LIMIT.min(self.limit));
+        let quiet = timeout(limit, hold.asking.lock()).await;
         self.tasks.shutdown().await;
-        let hold = &self.queue.hold;
-        timeout(LIMIT.min(self.limit), hold.hide(&hold.held(), 0)).await.ok();
+        let seconds = if quiet.is_ok() { 0 } else { hold.wait };
+        timeout(limit, hold.hide(&hold.held(), seconds)).await.ok();
     }
 }
 

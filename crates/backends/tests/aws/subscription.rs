@@ -225,6 +225,22 @@ async fn what_a_reader_gives_back_comes_at_once() {
     assert_eq!(next(&mut heir, 3).await, 3);
 }
 
+/// SQS goes on with a question nobody listens to any more, and would hide what it finds for it.
+#[tokio::test]
+async fn what_is_given_back_is_not_for_the_last_question_of_who_leaves() {
+    let Some(reading) = <Reading<false> as Probe>::fresh().await else { return };
+    reading.commit_all(&lanes(3)).await;
+    let config = reading.lab.config().subscribe_sqs(&reading.name).wait(WAIT * 3);
+    let config = config.visibility(PATIENCE * 10);
+    let mut leaving = config.clone().open().await.unwrap();
+    assert_eq!(next(&mut leaving, 3).await, 3);
+    sleep(WAIT / 4).await;
+    timeout(PATIENCE, leaving.close()).await.expect("close is quick");
+    sleep(WAIT * 3).await;
+    let mut heir = config.open().await.unwrap();
+    assert_eq!(next(&mut heir, 3).await, 3);
+}
+
 #[tokio::test]
 async fn a_missing_queue_of_dead_letters_is_misconfigured() {
     let Some(reading) = <Reading<false> as Probe>::fresh().await else { return };
