@@ -146,7 +146,7 @@ impl Relays {
     }
 
     /// What the relays said.
-    fn logs(&self) -> String {
+    pub(crate) fn logs(&self) -> String {
         let log = |number| fs::read_to_string(self.folder.path().join(format!("log-{number}")));
         (0..self.running.len()).map(|number| log(number).unwrap_or_default() + "\n").collect()
     }
