@@ -19,7 +19,8 @@ create table bare (
 
 /// The two take turns, each before the other as often as behind it: a disk that is slow for a while
 /// is slow for both.
-const SLICE: Duration = Duration::from_secs(1);
+const SLICE: Duration = Duration::from_millis(250);
+const SLICES: u64 = 4;
 
 #[derive(Clone, Copy)]
 enum Second {
@@ -33,7 +34,7 @@ pub(super) async fn measure(server: &str, effort: Effort) -> Outcomes<()> {
     for clients in [1, 16, 64] {
         run(&store, clients, Second::Outbox, SLICE).await?;
         let (mut bare, mut outbox, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-        for turn in 0..effort.rounds as u64 * effort.seconds {
+        for turn in 0..effort.rounds as u64 * effort.seconds * SLICES {
             let (without, with) = if turn % 2 == 0 {
                 let without = run(&store, clients, Second::Bare, SLICE).await?;
                 (without, run(&store, clients, Second::Outbox, SLICE).await?)
