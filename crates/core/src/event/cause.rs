@@ -3,20 +3,14 @@
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 
-use super::{Event, EventId, Headers};
+use super::{Event, Headers};
 
 thread_local! {
-    /// What the present handler handles.
-    static CAUSE: RefCell<Option<Cause>> = const { RefCell::new(None) };
-}
-
-/// What an event hands down to those that follow from it. Few handlers make events, so nothing is
-/// written out before one does.
-struct Cause {
-    id: EventId,
-    /// The correlation id and the trace context, as far as it has them.
-    headers: Headers,
+    /// What the present handler handles. Few handlers make events, so nothing is taken from it
+    /// before one does.
+    static CAUSE: RefCell<Option<Arc<Event>>> = const { RefCell::new(None) };
 }
 
 impl Event {
@@ -37,7 +31,7 @@ impl Event {
     /// ```
     #[must_use]
     pub fn caused_by(mut self, cause: &Event) -> Self {
-        Cause::of(cause).hand_down(&mut self.headers);
+        hand_down(cause, &mut self.headers);
         self
     }
 }
@@ -47,15 +41,17 @@ impl Event {
 ///
 /// ```
 /// # use semel_core::{Event, Headers, event::within};
+/// # use std::sync::Arc;
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// let placed = Event::new("order", "42", "OrderPlaced");
-/// let paid = within(&placed, async { Event::new("payment", "7", "PaymentTaken") }).await;
+/// let placed = Arc::new(Event::new("order", "42", "OrderPlaced"));
+/// let paying = async { Event::new("payment", "7", "PaymentTaken") };
+/// let paid = within(Arc::clone(&placed), paying).await;
 /// assert_eq!(paid.headers.get(Headers::CAUSATION_ID), Some(&*placed.id.to_string()));
 /// # });
 /// ```
-pub async fn within<F: Future>(cause: &Event, future: F) -> F::Output {
+pub async fn within<F: Future>(cause: Arc<Event>, future: F) -> F::Output {
     let mut future = pin!(future);
-    let mut cause = Some(Cause::of(cause));
+    let mut cause = Some(cause);
     poll_fn(move |context| {
         let _entered = Entered::enter(&mut cause);
         future.as_mut().poll(context)
@@ -67,19 +63,19 @@ pub async fn within<F: Future>(cause: &Event, future: F) -> F::Output {
 pub(super) fn capture(headers: &mut Headers) {
     CAUSE.with_borrow(|cause| {
         if let Some(cause) = cause {
-            cause.hand_down(headers);
+            hand_down(cause, headers);
         }
     });
 }
 
 /// The handler is at work on this thread, until this is dropped.
 struct Entered<'a> {
-    own: &'a mut Option<Cause>,
-    outer: Option<Cause>,
+    own: &'a mut Option<Arc<Event>>,
+    outer: Option<Arc<Event>>,
 }
 
 impl<'a> Entered<'a> {
-    fn enter(own: &'a mut Option<Cause>) -> Self {
+    fn enter(own: &'a mut Option<Arc<Event>>) -> Self {
         let outer = CAUSE.replace(own.take());
         Self { own, outer }
     }
@@ -91,32 +87,20 @@ impl Drop for Entered<'_> {
     }
 }
 
-impl Cause {
-    fn of(event: &Event) -> Self {
-        let mut headers = Headers::default();
-        for name in [Headers::CORRELATION_ID, Headers::TRACEPARENT, Headers::TRACESTATE] {
-            if let Some(value) = event.headers.get(name) {
-                headers.set(name, value);
-            }
-        }
-        Self { id: event.id, headers }
+fn hand_down(cause: &Event, to: &mut Headers) {
+    let id = cause.id.to_string();
+    if to.get(Headers::CORRELATION_ID).is_none() {
+        let correlation = cause.headers.get(Headers::CORRELATION_ID).unwrap_or(&id);
+        to.set(Headers::CORRELATION_ID, correlation);
     }
-
-    fn hand_down(&self, to: &mut Headers) {
-        let id = self.id.to_string();
-        if to.get(Headers::CORRELATION_ID).is_none() {
-            let correlation = self.headers.get(Headers::CORRELATION_ID).unwrap_or(&id);
-            to.set(Headers::CORRELATION_ID, correlation);
-        }
-        to.set(Headers::CAUSATION_ID, id);
-        // A state belongs to the parent it came with.
-        if to.get(Headers::TRACEPARENT).is_some() {
-            return;
-        }
-        for name in [Headers::TRACEPARENT, Headers::TRACESTATE] {
-            if let Some(value) = self.headers.get(name) {
-                to.set(name, value);
-            }
+    to.set(Headers::CAUSATION_ID, id);
+    // A state belongs to the parent it came with.
+    if to.get(Headers::TRACEPARENT).is_some() {
+        return;
+    }
+    for name in [Headers::TRACEPARENT, Headers::TRACESTATE] {
+        if let Some(value) = cause.headers.get(name) {
+            to.set(name, value);
         }
     }
 }
@@ -135,7 +119,8 @@ mod tests {
     async fn handlers_that_take_turns_keep_their_causes_apart() {
         let causes = [1, 2].map(|_| made().with_header("traceparent", TRACE));
         let handle = |cause: Event| async move {
-            let headers = within(&cause, async {
+            let cause = Arc::new(cause);
+            let headers = within(Arc::clone(&cause), async {
                 tokio::task::yield_now().await;
                 made().headers
             })
@@ -151,8 +136,7 @@ mod tests {
     #[tokio::test]
     async fn a_cause_ends_with_its_handler_also_when_that_panics() {
         use futures_util::FutureExt;
-        let cause = made();
-        let handler = within(&cause, async { panic!("as the test wants") });
+        let handler = within(Arc::new(made()), async { panic!("as the test wants") });
         let ended = std::panic::AssertUnwindSafe(handler).catch_unwind().await;
         assert!(ended.is_err() && made().headers.is_empty());
     }

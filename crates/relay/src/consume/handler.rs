@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::marker::PhantomData;
 
 use async_trait::async_trait;
@@ -58,15 +58,25 @@ where
 /// What [`handler_fn`] returns.
 pub struct HandlerFn<F>(F);
 
-#[async_trait]
+/// As `async_trait` would have it, without a future around that of the function.
 impl<Tx: Send, F> Handler<Tx> for HandlerFn<F>
 where
     F: for<'a> Fn(&'a mut Tx, &'a Message) -> BoxFuture<'a, Result<Bytes, HandlerError>>
         + Send
         + Sync,
 {
-    async fn handle(&self, tx: &mut Tx, message: &Message) -> Result<Bytes, HandlerError> {
-        (self.0)(tx, message).await
+    fn handle<'s, 't, 'm, 'call>(
+        &'s self,
+        tx: &'t mut Tx,
+        message: &'m Message,
+    ) -> BoxFuture<'call, Result<Bytes, HandlerError>>
+    where
+        's: 'call,
+        't: 'call,
+        'm: 'call,
+        Self: 'call,
+    {
+        (self.0)(tx, message)
     }
 }
 
@@ -205,16 +215,27 @@ pub struct Handlers<Tx> {
     pub(super) unknown: Unknown,
 }
 
-#[async_trait]
+/// As `async_trait` would have it, without a future around that of the handler.
 impl<Tx: Send + 'static> Handler<Tx> for Handlers<Tx> {
-    async fn handle(&self, tx: &mut Tx, message: &Message) -> Result<Bytes, HandlerError> {
+    fn handle<'s, 't, 'm, 'call>(
+        &'s self,
+        tx: &'t mut Tx,
+        message: &'m Message,
+    ) -> BoxFuture<'call, Result<Bytes, HandlerError>>
+    where
+        's: 'call,
+        't: 'call,
+        'm: 'call,
+        Self: 'call,
+    {
         let event_type = &message.event.event_type;
         match self.by_type.get(event_type) {
-            Some(handler) => handler.handle(tx, message).await,
+            Some(handler) => handler.handle(tx, message),
             None => {
                 let what = format!("there is no handler for {event_type}");
-                let failure = Failure::refused("E-HANDLER-UNKNOWN", what);
-                Err(failure.with_fix("deploy one, then retry the dead letter").into())
+                let failure = Failure::refused("E-HANDLER-UNKNOWN", what)
+                    .with_fix("deploy one, then retry the dead letter");
+                Box::pin(ready(Err(failure.into())))
             }
         }
     }

@@ -206,7 +206,7 @@ where
             None => self.claim(tx, batch).await?,
         };
         let (start, mut done) = (Instant::now(), 0);
-        // One for all: to set a timer anew for each message would wake the runtime each time.
+        // One for all: to set a timer for each message would wake the runtime each time.
         let mut alarm = pin!(sleep(self.options.handler_timeout));
         while done < batch.len() && (done == 0 || start.elapsed() < TURN) {
             let started = Instant::now();
@@ -378,11 +378,13 @@ where
         &self,
         tx: &mut S::Tx<'static>,
         message: &Message,
-        mut alarm: Pin<&mut Sleep>,
+        alarm: Pin<&mut Sleep>,
     ) -> Result<Bytes, HandlerError> {
         let limit = self.options.handler_timeout;
-        alarm.as_mut().reset(Instant::now() + limit.min(YEAR));
-        let call = within(&message.event, self.handler.handle(tx, message));
+        let overdue = overdue(alarm, Instant::now() + limit.min(YEAR));
+        // Called inside, where its panics are caught.
+        let call = async { self.handler.handle(tx, message).await };
+        let call = within(Arc::clone(&message.event), call);
         #[cfg(feature = "trace")]
         let span = crate::spans::processing(message);
         #[cfg(feature = "trace")]
@@ -390,7 +392,7 @@ where
         let ended = tokio::select! {
             biased;
             ended = AssertUnwindSafe(call).catch_unwind() => Some(ended),
-            () = alarm => None,
+            () = overdue => None,
         };
         let failure = match ended {
             Some(Ok(Err(HandlerError::AlreadyApplied))) => {
@@ -430,6 +432,18 @@ where
         self.note(claims);
         self.counting.add(Tally { duplicates: 1, ..Tally::default() });
         Ok(())
+    }
+}
+
+/// Resolves at the deadline, by an alarm that may have been set for an earlier one: only then is it
+/// set anew, and not for each message.
+async fn overdue(mut alarm: Pin<&mut Sleep>, deadline: Instant) {
+    loop {
+        alarm.as_mut().await;
+        if alarm.deadline() >= deadline {
+            return;
+        }
+        alarm.as_mut().reset(deadline);
     }
 }
 

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use semel_core::memory::{MemoryBroker, MemoryDatabase, MemoryTx};
-use semel_core::{Event, EventId, Failure, InboxStore, Message, Schedule, Sink};
+use semel_core::{
+    Event, EventId, Failure, InboxStore, Message, Published, Schedule, Sink, Verdict,
+};
 use semel_relay::{Consumer, Handler, Relay, Settings, Stop, handler_fn};
 use semel_testkit::clock::VirtualClock;
+use tokio::time::Instant;
 
 use crate::scripted::name;
 
@@ -172,6 +175,58 @@ async fn panics_and_hangs_of_a_handler_are_failed_attempts() {
     let report = consumer(&broker, &database, handler).drain(Stop::never()).await.unwrap();
     assert_eq!((report.published, report.failed), (1, 2));
     assert_eq!(database.get("a:1"), 1);
+}
+
+/// Also of one that does so before it has returned its future.
+#[tokio::test(start_paused = true)]
+async fn a_handler_that_panics_spoils_its_own_message_only() {
+    let (broker, database) = (MemoryBroker::new(), MemoryDatabase::new());
+    publish(&broker, &["a:1", "b:1", "c:1"]).await;
+    let handler = handler_fn(|tx: &mut MemoryTx, message: &Message| {
+        tx.add(name(message), 1);
+        assert!(name(message) != "b:1", "as the test wants");
+        Box::pin(async { Ok(Bytes::new()) })
+    });
+    let sink = Consumer::new("payments", database.clone(), handler);
+    let published = sink.publish(&broker.messages()).await;
+    let Published::Each(verdicts) = published else { panic!("{published:?}") };
+    assert!(
+        matches!(&verdicts[..], [Verdict::Confirmed, Verdict::Failed(failure), Verdict::Confirmed]
+        if failure.code() == "E-HANDLER-PANIC"),
+        "{verdicts:?}"
+    );
+    let effects = ["a:1", "b:1", "c:1"].map(|name| database.get(name));
+    assert_eq!(effects, [1, 0, 1]);
+}
+
+/// Three quarters of its time for each of two messages, and then one that never ends.
+#[tokio::test(start_paused = true)]
+async fn every_message_has_all_the_time_of_a_handler() {
+    const LIMIT: Duration = Duration::from_millis(400);
+    let (broker, database) = (MemoryBroker::new(), MemoryDatabase::new());
+    publish(&broker, &["a:1", "b:1", "c:1"]).await;
+    let handler = handler_fn(|tx: &mut MemoryTx, message: &Message| {
+        tx.add(name(message), 1);
+        let hangs = name(message) == "c:1";
+        Box::pin(async move {
+            tokio::time::sleep(if hangs { LIMIT * 100 } else { LIMIT * 3 / 4 }).await;
+            Ok(Bytes::new())
+        })
+    });
+    let builder = Consumer::builder("payments", database.clone()).handler_timeout(LIMIT);
+    let sink = builder.take_old_events().build_with(handler);
+    let messages = broker.messages();
+    let began = Instant::now();
+    assert!(sink.publish(&messages[..2]).await.all_confirmed(), "in time");
+    assert_eq!(began.elapsed().as_millis() / 100, 6, "together, in one transaction");
+    let began = Instant::now();
+    let published = sink.publish(&messages[2..]).await;
+    let Published::Each(verdicts) = published else { panic!("{published:?}") };
+    assert!(
+        matches!(&verdicts[..], [Verdict::Failed(failure)] if failure.code() == "E-HANDLER-TIMEOUT")
+    );
+    let took = began.elapsed();
+    assert!(LIMIT <= took && took < LIMIT * 2, "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
