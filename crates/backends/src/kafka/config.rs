@@ -232,7 +232,10 @@ impl KafkaConfig {
             .set("transaction.timeout.ms", &limit)
             .set("message.timeout.ms", &limit)
             // What is not whole is aborted: there is no gap to be afraid of.
-            .set("enable.gapless.guarantee", "false");
+            .set("enable.gapless.guarantee", "false")
+            // A broker that does not know the producer takes any request as its first one, and librdkafka
+            // would count one that was put off as written when it hears that of the one behind it.
+            .set("max.in.flight.requests.per.connection", "1");
         client
     }
 

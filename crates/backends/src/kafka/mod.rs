@@ -2,7 +2,8 @@
 //!
 //! [`KafkaSink`] publishes with an idempotent producer and `acks=all`: a message is confirmed when
 //! all replicas in sync have it. Its key is the aggregate id, so a lane has one partition, and a
-//! message that fails ends the producer before any later one of its partition can be written.
+//! message that fails ends the producer before any later one of its partition can be written; in a
+//! partition that the producer is new to, the first message goes alone.
 //! [`ExactlyOnceSink`] does the same in transactions, and recognises what it has sent before.
 //! [`KafkaSubscription`] reads topics as a member of a consumer group. [`KafkaInbox`] remembers which
 //! messages took effect, where the effect is messages that a handler sends.
@@ -46,11 +47,14 @@ mod config;
 mod dead_queue;
 mod dispatch;
 mod error;
+mod flight;
 mod inbox;
+mod known;
 mod once;
 mod plan;
 mod reading;
 mod record;
+mod reports;
 mod session;
 mod sink;
 mod stamp;

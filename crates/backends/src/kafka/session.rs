@@ -4,26 +4,24 @@
 //! nothing is confirmed in time. Then everything that is still with it is thrown away, and the sink
 //! opens another one.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::client::ClientContext;
-use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::message::DeliveryResult;
-use rdkafka::producer::{
-    BaseRecord, NoCustomPartitioner, Producer, ProducerContext, PurgeConfig, ThreadedProducer,
-};
+use rdkafka::producer::{BaseRecord, Producer, PurgeConfig, ThreadedProducer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use semel_core::{Failure, Fault, Message};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::error;
+use super::flight::{Flight, Introduction, Ticket};
+use super::known::{Known, Turn};
 use super::record::Record;
+use super::reports::Reports;
 
 /// A producer, until it ends.
 pub(super) struct Session {
@@ -32,6 +30,9 @@ pub(super) struct Session {
     ended: watch::Sender<Option<End>>,
     room: Arc<Semaphore>,
     capacity: usize,
+    known: Known,
+    /// Held by who sends to partitions that are not known.
+    introductions: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Why a producer ended.
@@ -65,11 +66,13 @@ impl Session {
     /// `Misconfigured` when librdkafka does not take a setting.
     pub(super) fn open(config: &ClientConfig, capacity: usize) -> Result<Arc<Self>, Failure> {
         let ended = watch::Sender::new(None);
-        let reports = Reports { ended: ended.clone(), complaint: Mutex::default() };
-        let producer = ThreadedProducer::from_config_and_context(config, reports)
-            .map_err(|error| error::failure("start a producer", error))?;
+        let producer =
+            ThreadedProducer::from_config_and_context(config, Reports::new(ended.clone()))
+                .map_err(|error| error::failure("start a producer", error))?;
         let room = Arc::new(Semaphore::new(capacity));
-        Ok(Arc::new(Self { producer: Some(producer), ended, room, capacity }))
+        let (known, introductions) = (Known::default(), Arc::default());
+        let producer = Some(producer);
+        Ok(Arc::new(Self { producer, ended, room, capacity, known, introductions }))
     }
 
     /// Why it ended, if it did.
@@ -97,21 +100,90 @@ impl Session {
             return Landing::unknown(&places, Some(end));
         }
         let flight = Flight::new(wave.len(), Some(room));
-        self.send_all(batch, wave, &flight);
-        if self.comes_down(&flight, patience).await {
+        let deadline = Instant::now() + patience;
+        let has_landed = if self.known.covers(batch, &wave) {
+            self.send_all(batch, Turn { now: wave, ..Turn::default() }, None, &flight);
+            self.comes_down(&flight, deadline).await
+        } else {
+            self.fly_in_turns(batch, wave, &flight, deadline).await
+        };
+        if has_landed {
             Landing { lost: flight.lost(), end: self.end() }
         } else {
             Landing::unknown(&places, self.end())
         }
     }
 
+    /// Sends a wave, the first of each partition that is not known before the others; whether all of
+    /// it has landed.
+    async fn fly_in_turns(
+        self: &Arc<Self>,
+        batch: &[Message],
+        wave: Vec<Record>,
+        flight: &Arc<Flight>,
+        deadline: Instant,
+    ) -> bool {
+        let mut waiting = wave;
+        self.count_partitions(batch, waiting.iter().map(|record| record.place)).await;
+        while !waiting.is_empty() {
+            let mut turn = self.known.divide(batch, waiting);
+            waiting = std::mem::take(&mut turn.later);
+            let introduction = if turn.first.is_empty() { None } else { self.introduce().await };
+            if self.end().is_some() {
+                flight.leave_behind(turn.now.iter().chain(&waiting).map(|record| record.place));
+                break;
+            }
+            flight.keep_on_the_ground(waiting.len());
+            self.send_all(batch, turn, introduction.as_ref(), flight);
+            if !self.comes_down(flight, deadline).await {
+                return false;
+            }
+            let met = flight.met();
+            met.iter().for_each(|(place, partition)| self.known.meet(&batch[*place], *partition));
+            self.count_partitions(batch, met.iter().map(|(place, _)| *place)).await;
+        }
+        true
+    }
+
+    /// Waits until nobody else sends to partitions that are not known, or the producer has ended.
+    async fn introduce(&self) -> Option<Introduction> {
+        tokio::select! {
+            biased;
+            () = self.over() => None,
+            turn = Arc::clone(&self.introductions).lock_owned() => Some(Arc::new(turn)),
+        }
+    }
+
+    /// Asks how many partitions topics have that are not counted yet. As long as nobody says it, their
+    /// messages go one by one.
+    async fn count_partitions(
+        self: &Arc<Self>,
+        batch: &[Message],
+        places: impl Iterator<Item = usize>,
+    ) {
+        for topic in self.known.uncounted(places.map(|place| &batch[place])) {
+            let (session, name) = (Arc::clone(self), topic.to_owned());
+            let counting = spawn_blocking(move || {
+                if let Ok(partitions @ 1..) = session.metadata(&name, COUNTED_WITHIN) {
+                    session.known.count(&name, partitions);
+                }
+            });
+            tokio::select! {
+                biased;
+                () = self.over() => return,
+                // An answer that comes later is of use too.
+                _ = timeout(COUNTED_SOON, counting) => {}
+            }
+        }
+    }
+
     /// Waits for a flight, and ends it if it takes too long; whether all of it has landed.
-    async fn comes_down(self: &Arc<Self>, flight: &Flight, patience: Duration) -> bool {
+    async fn comes_down(self: &Arc<Self>, flight: &Flight, deadline: Instant) -> bool {
         tokio::select! {
             biased;
             () = flight.landed() => return true,
             () = self.over() => {}
-            () = tokio::time::sleep(patience) => self.stop(End::Failed(self.no_answer())),
+            () = sleep_until(deadline) => self.stop(End::Failed(self.no_answer())),
         }
         if matches!(self.end(), Some(End::Gap)) {
             // What was sent before the gap is still answered; the rest was thrown away already.
@@ -128,8 +200,10 @@ impl Session {
     /// # Errors
     /// Why there is no answer within `patience`.
     pub(super) async fn ask(self: &Arc<Self>, patience: Duration) -> Result<(), Failure> {
+        /// Whether it exists does not matter.
+        const ANY_TOPIC: &str = "__consumer_offsets";
         let session = Arc::clone(self);
-        let asking = spawn_blocking(move || session.metadata(patience));
+        let asking = spawn_blocking(move || session.metadata(ANY_TOPIC, patience));
         tokio::select! {
             biased;
             () = self.over() => match self.end() {
@@ -137,7 +211,7 @@ impl Session {
                 _ => Err(self.no_answer()),
             },
             answer = asking => match answer {
-                Ok(Ok(())) => Ok(()),
+                Ok(Ok(_)) => Ok(()),
                 Ok(Err(_)) | Err(_) => Err(self.no_answer()),
             },
         }
@@ -167,14 +241,23 @@ impl Session {
         self.producer.as_ref()?.client().fatal_error()
     }
 
-    fn send_all(&self, batch: &[Message], wave: Vec<Record>, flight: &Arc<Flight>) {
+    fn send_all(
+        &self,
+        batch: &[Message],
+        turn: Turn,
+        introduction: Option<&Introduction>,
+        flight: &Arc<Flight>,
+    ) {
         let Some(producer) = &self.producer else { return };
-        for Record { place, headers, value, .. } in wave {
+        for Record { place, headers, value, .. } in turn.now {
             let message = &batch[place];
-            let ticket = Ticket::new(flight, place);
+            let mut ticket = Ticket::new(flight, place);
             if flight.has_lost_before(batch, message) {
                 ticket.land(Some(KafkaError::MessageProduction(Code::PurgeQueue)));
                 continue;
+            }
+            if turn.first.contains(&place) {
+                ticket = ticket.introducing(introduction.cloned());
             }
             let record = BaseRecord::with_opaque_to(message.topic.as_str(), ticket)
                 .key(message.key())
@@ -198,11 +281,13 @@ impl Session {
         let _ = timeout(PURGED_WITHIN, purging).await;
     }
 
-    fn metadata(&self, patience: Duration) -> KafkaResult<()> {
-        /// Whether it exists does not matter.
-        const ANY_TOPIC: &str = "__consumer_offsets";
-        let Some(producer) = &self.producer else { return Ok(()) };
-        producer.client().fetch_metadata(Some(ANY_TOPIC), patience).map(drop)
+    /// How many partitions a topic has; none, if that is not known.
+    fn metadata(&self, topic: &str, patience: Duration) -> KafkaResult<u32> {
+        let Some(producer) = &self.producer else { return Ok(0) };
+        let metadata = producer.client().fetch_metadata(Some(topic), patience)?;
+        let found = metadata.topics().iter().find(|found| found.name() == topic);
+        let found = found.filter(|found| found.error().is_none());
+        Ok(found.and_then(|found| u32::try_from(found.partitions().len()).ok()).unwrap_or(0))
     }
 
     fn no_answer(&self) -> Failure {
@@ -222,6 +307,8 @@ impl Drop for Session {
 
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 const PURGED_WITHIN: Duration = Duration::from_secs(5);
+const COUNTED_SOON: Duration = Duration::from_secs(1);
+const COUNTED_WITHIN: Duration = Duration::from_secs(5);
 
 impl Landing {
     fn unknown(places: &[usize], end: Option<End>) -> Self {
@@ -230,125 +317,8 @@ impl Landing {
     }
 }
 
-/// Messages that are under way together. They hold their room until the last one has landed, even
-/// if nobody waits for them any more.
-pub(super) struct Flight {
-    aloft: AtomicUsize,
-    landed: Notify,
-    trouble: Notify,
-    lost: Mutex<Vec<(usize, KafkaError)>>,
-    _room: Option<OwnedSemaphorePermit>,
-}
-
-impl Flight {
-    pub(super) fn new(count: usize, room: Option<OwnedSemaphorePermit>) -> Arc<Self> {
-        let (landed, trouble, lost) = (Notify::new(), Notify::new(), Mutex::default());
-        Arc::new(Self { aloft: AtomicUsize::new(count), landed, trouble, lost, _room: room })
-    }
-
-    /// Waits until the first is lost.
-    pub(super) async fn in_trouble(&self) {
-        self.trouble.notified().await;
-    }
-
-    pub(super) fn has_landed(&self) -> bool {
-        self.aloft.load(Ordering::Acquire) == 0
-    }
-
-    /// Waits until all have landed.
-    pub(super) async fn landed(&self) {
-        if !self.has_landed() {
-            self.landed.notified().await;
-        }
-    }
-
-    /// Whether an earlier message of the same lane is lost already, while this one still is here.
-    fn has_lost_before(&self, batch: &[Message], message: &Message) -> bool {
-        let lane = message.event.lane();
-        lock(&self.lost).iter().any(|(place, _)| batch[*place].event.lane() == lane)
-    }
-
-    pub(super) fn lost(&self) -> Vec<(usize, KafkaError)> {
-        let mut lost = std::mem::take(&mut *lock(&self.lost));
-        lost.sort_unstable_by_key(|(place, _)| *place);
-        lost
-    }
-}
-
-/// One message of a flight.
-pub(super) struct Ticket {
-    flight: Arc<Flight>,
-    place: usize,
-}
-
-impl Ticket {
-    pub(super) fn new(flight: &Arc<Flight>, place: usize) -> Box<Self> {
-        Box::new(Self { flight: Arc::clone(flight), place })
-    }
-
-    pub(super) fn land(&self, error: Option<KafkaError>) {
-        if let Some(error) = error {
-            lock(&self.flight.lost).push((self.place, error));
-            self.flight.trouble.notify_one();
-        }
-        if self.flight.aloft.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.flight.landed.notify_one();
-        }
-    }
-}
-
-/// What librdkafka tells, on its own thread.
-pub(super) struct Reports {
-    ended: watch::Sender<Option<End>>,
-    /// What it said last: the reason, when nothing else comes.
-    complaint: Mutex<String>,
-}
-
-impl Reports {
-    fn complaint(&self) -> MutexGuard<'_, String> {
-        lock(&self.complaint)
-    }
-}
-
-impl ClientContext for Reports {
-    fn log(&self, _level: RDKafkaLogLevel, facility: &str, line: &str) {
-        tracing::debug!(target: "semel::kafka", facility, "{line}");
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        match error.rdkafka_error_code() {
-            Some(code @ Code::Authentication) => {
-                stop(&self.ended, End::Failed(error::ended(code, reason)));
-            }
-            // A connection that breaks during the handshake has this code too.
-            Some(code @ Code::SSL) if reason.contains("certificate") => {
-                stop(&self.ended, End::Failed(error::ended(code, reason)));
-            }
-            // With TLS 1.3 it is after the handshake that a broker turns our certificate down.
-            _ if error::is_about_our_certificate(reason) => {
-                stop(&self.ended, End::Failed(error::ended(Code::SSL, reason)));
-            }
-            // What was wrong with the last of them says more.
-            Some(Code::AllBrokersDown) => {}
-            _ => {
-                reason.clone_into(&mut self.complaint());
-                // It may have been fatal: whoever waits looks again.
-                self.ended.send_modify(|_| ());
-            }
-        }
-    }
-}
-
-impl ProducerContext<NoCustomPartitioner> for Reports {
-    type DeliveryOpaque = Box<Ticket>;
-
-    fn delivery(&self, result: &DeliveryResult<'_>, ticket: Self::DeliveryOpaque) {
-        ticket.land(result.as_ref().err().map(|(error, _)| error.clone()));
-    }
-}
-
 /// The first reason counts.
-fn stop(ended: &watch::Sender<Option<End>>, end: End) {
+pub(super) fn stop(ended: &watch::Sender<Option<End>>, end: End) {
     ended.send_if_modified(|ended| {
         let first = ended.is_none();
         ended.get_or_insert(end);

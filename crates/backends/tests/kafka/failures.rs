@@ -25,11 +25,15 @@ async fn a_missing_topic_is_a_mistake_in_the_set_up() {
     let there = topics::random_topic();
     topics::create(&brokers, &there, &[]).await;
     let sink = sink(&brokers).await;
-    let mut batch = messages(&topics::random_topic(), events("a", 0..2));
+    let missing = topics::random_topic();
+    let mut batch = messages(&missing, events("a", 0..2));
     batch.extend(messages(&there, [event("b", 1)]));
+    batch.extend(messages(&missing, events("c", 0..2)));
     let verdicts = publish(&sink, &batch).await;
     expect(failure(&verdicts[0]), Fault::Misconfigured, "E-KAFKA-TOPIC-MISSING");
-    assert_eq!(verdicts[1..], [Verdict::Behind, Verdict::Confirmed]);
+    assert_eq!(verdicts[1..3], [Verdict::Behind, Verdict::Confirmed]);
+    expect(failure(&verdicts[3]), Fault::Misconfigured, "E-KAFKA-TOPIC-MISSING");
+    assert_eq!(verdicts[4], Verdict::Behind);
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use rdkafka::mocking::MockCluster;
 use rdkafka::types::{RDKafkaApiKey as Api, RDKafkaRespErr as Answer};
 use semel_backends::kafka::Start;
@@ -10,7 +11,7 @@ use semel_core::{Limit, Source, Verdict};
 use semel_testkit::workload::{delivered_numbers, event, events};
 use tokio::time::timeout;
 
-use super::{config, messages, publish};
+use super::{config, messages, publish, topics};
 
 const TOPIC: &str = "orders";
 
@@ -26,6 +27,33 @@ async fn a_mocked_leader_that_moves_at_once_is_found() {
         let verdicts = publish(&sink, &messages(TOPIC, events("a", 0..50))).await;
         assert_eq!(verdicts, vec![Verdict::Confirmed; 50]);
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    }
+}
+
+/// The broker puts the first request off, and takes those behind it: it knows none of the producer.
+#[tokio::test]
+async fn a_mocked_broker_that_puts_the_first_off_loses_and_reorders_nothing() {
+    const LANES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    for answer in [
+        Answer::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
+        Answer::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
+    ] {
+        let cluster = MockCluster::new(1).expect("a broker");
+        cluster.create_topic(TOPIC, topics::PARTITIONS, 1).expect("a topic");
+        let brokers = cluster.bootstrap_servers();
+        let sink = config(&brokers).batch_bytes(1).connect().await.unwrap();
+        cluster.request_errors(Api::Produce, &[answer]);
+        let batches = LANES.map(|lane| messages(TOPIC, events(lane, 0..5)));
+        // Half of them side by side, the others in one call.
+        let (alone, together) = batches.split_at(LANES.len() / 2);
+        let together = together.concat();
+        let calls = alone.iter().map(Vec::as_slice).chain([together.as_slice()]);
+        let published = join_all(calls.map(|batch| publish(&sink, batch))).await;
+        assert!(published.concat().iter().all(|verdict| *verdict == Verdict::Confirmed));
+        for lane in LANES {
+            let arrived = topics::first_arrivals(&brokers, TOPIC, lane).await;
+            assert_eq!(arrived, [0, 1, 2, 3, 4], "{lane}");
+        }
     }
 }
 

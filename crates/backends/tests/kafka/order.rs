@@ -47,6 +47,26 @@ async fn a_refusal_by_the_broker_leaves_no_gap() {
     }
 }
 
+/// A broker that has nothing of a producer yet takes any of its messages for the first.
+#[tokio::test]
+async fn a_refusal_of_the_first_message_of_a_producer_leaves_no_gap() {
+    let Some(brokers) = service(Service::Kafka) else { return };
+    for batch_bytes in [256 * 1024, 1, 1, 1] {
+        let topic = topics::random_topic();
+        topics::create(&brokers, &topic, &[("max.message.bytes", "3000")]).await;
+        let sink = config(&brokers).batch_bytes(batch_bytes).connect().await.unwrap();
+        let large = event("a", 0).with_bytes("application/octet-stream", vec![7; 5000]);
+        let mut batch = messages(&topic, [large].into_iter().chain(events("a", 1..5)));
+        batch.extend(messages(&topic, events("b", 0..5)));
+        let verdicts = publish(&sink, &batch).await;
+        expect(failure(&verdicts[0]), Fault::Refused, "E-KAFKA-TOO-LARGE");
+        assert_eq!(verdicts[1..5], vec![Verdict::Behind; 4]);
+        assert_eq!(verdicts[5..], vec![Verdict::Confirmed; 5]);
+        assert!(topics::first_arrivals(&brokers, &topic, "a").await.is_empty());
+        assert_eq!(topics::first_arrivals(&brokers, &topic, "b").await, [0, 1, 2, 3, 4]);
+    }
+}
+
 /// Other keys have other partitions, where nothing stops what is behind a refusal but the sink.
 #[tokio::test]
 async fn a_refusal_leaves_no_gap_where_a_lane_has_many_keys() {

@@ -23,8 +23,9 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::super::error;
+use super::super::flight::{Flight, Ticket};
 use super::super::record::Record;
-use super::super::session::{Flight, Ticket, lock};
+use super::super::session::lock;
 use super::journal::Line;
 
 /// A transactional producer.
