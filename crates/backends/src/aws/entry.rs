@@ -6,7 +6,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use semel_core::wire::{Binding, Format};
-use semel_core::{Event, Failure, Headers, Message};
+use semel_core::{Event, EventId, Failure, Headers, Message, Publication};
 use serde_json::{Map, Value};
 
 use super::error::no_text;
@@ -63,6 +63,16 @@ impl<'a> Entry<'a> {
     /// Whether it goes to a queue or topic that keeps order.
     pub(super) fn is_fifo(&self) -> bool {
         self.message.topic.as_str().ends_with(".fifo")
+    }
+
+    /// By what a FIFO queue or topic knows it: the event id. What an operator wants published again it
+    /// must not know, however often.
+    pub(super) fn deduplication_id(&self) -> String {
+        let Message { event, publication, .. } = self.message;
+        match publication {
+            Publication::Again => format!("{}+{}", event.id, EventId::now()),
+            Publication::First | Publication::Unknown => event.id.to_string(),
+        }
     }
 
     /// The lane, as far as a message group can be named so. Lanes that share a group only wait for
@@ -170,6 +180,22 @@ mod tests {
             assert!(name.starts_with("lane-") && name.len() == 21, "{name}");
         }
         assert_ne!(group("日本"), group("with space"));
+    }
+
+    #[test]
+    fn what_is_published_again_has_an_id_of_its_own_each_time() {
+        let mut message = Message::first("orders.fifo", event());
+        let id = |message: &Message| {
+            let entry = Entry::encode(message, Format::Plain).unwrap();
+            let event_id = ("semel-event-id".to_owned(), message.event.id.to_string());
+            assert!(entry.attributes.contains(&event_id), "{:?}", entry.attributes);
+            entry.deduplication_id()
+        };
+        assert_eq!(id(&message), message.event.id.to_string());
+        message.publication = Publication::Again;
+        let (first, second) = (id(&message), id(&message));
+        assert!(first.starts_with(&message.event.id.to_string()) && first.len() <= 128, "{first}");
+        assert_ne!(first, second);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! | EventBridge: no JSON object | refused | `E-AWS-DETAIL` |
 //! | a message or request that the service does not take | refused | `E-AWS-REJECTED` |
 //! | a message that the service failed to take | transient | `E-AWS-FAILED` |
-//! | no such queue, topic or bus | misconfigured | `E-AWS-MISSING` |
+//! | no such queue, topic or bus; an ARN of another region | misconfigured | `E-AWS-MISSING` |
 //! | key, signature or rights are wrong | misconfigured | `E-AWS-ACCESS` |
 //! | the KMS key of the target is disabled, missing, or cannot be used | misconfigured | `E-AWS-ACCESS` |
 //! | no credentials | misconfigured | `E-AWS-CREDENTIALS` |
@@ -135,7 +135,7 @@ fn about_no_message(
             "E-AWS-ACCESS",
             "check that the KMS key of the target is enabled, and that the role may use it",
         ),
-        _ if is_missing(code) => (
+        _ if is_missing(code) || is_about_the_topic(code, what) => (
             Fault::Misconfigured,
             "E-AWS-MISSING",
             "create it in this region and account, or correct the topic",
@@ -160,6 +160,11 @@ fn is_missing(code: &str) -> bool {
     code.contains("NonExistentQueue")
         || code.contains("QueueDoesNotExist")
         || ["NotFound", "NotFoundException", "ResourceNotFoundException"].contains(&code)
+}
+
+/// SNS does not call a topic of another region missing: it does not take its ARN.
+fn is_about_the_topic(code: &str, what: &str) -> bool {
+    code.starts_with("InvalidParameter") && what.contains("parameter: TopicArn")
 }
 
 /// The target is encrypted, and its key cannot be used. SQS says `KMS.DisabledException` or
@@ -362,6 +367,22 @@ mod tests {
         }
         let faults = told("InvalidMessageContents").map(|failure| failure.fault());
         assert_eq!(faults, [Fault::Refused, Fault::Refused, Fault::Transient]);
+    }
+
+    #[test]
+    fn the_arn_of_another_region_is_a_mistake_in_the_set_up() {
+        let (code, why) = ("InvalidParameter", "Invalid parameter: TopicArn");
+        let told = [
+            by_code(why, code, 400, Expiry::ForGood, None),
+            refused_entry("orders", code, why, true, Expiry::ForGood),
+        ];
+        for failure in told {
+            let verdict = (failure.fault(), failure.code());
+            assert_eq!(verdict, (Fault::Misconfigured, "E-AWS-MISSING"), "{failure:?}");
+            assert!(failure.fix().unwrap().contains("region"), "{failure:?}");
+        }
+        let message = by_code("Invalid parameter: Message", code, 400, Expiry::ForGood, None);
+        assert_eq!(message.fault(), Fault::Refused);
     }
 
     #[test]

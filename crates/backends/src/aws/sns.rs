@@ -86,7 +86,7 @@ fn request(place: usize, entry: &Entry<'_>) -> Result<PublishBatchRequestEntry, 
     if entry.is_fifo() {
         request = request
             .message_group_id(entry.group())
-            .message_deduplication_id(entry.message.event.id.to_string());
+            .message_deduplication_id(entry.deduplication_id());
     }
     request.build().map_err(impossible)
 }

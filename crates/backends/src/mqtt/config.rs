@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 use semel_core::wire::Format;
-use semel_core::{EventId, Failure, Secret};
+use semel_core::{Failure, Secret};
 use url::Url;
 
 use super::sink::MqttSink;
@@ -34,7 +34,7 @@ pub struct MqttConfig {
     pub(super) encrypted: bool,
     pub(super) login: Option<(String, Secret)>,
     pub(super) ca_file: Option<PathBuf>,
-    pub(super) client_id: String,
+    pub(super) client_id: Option<String>,
     pub(super) version: MqttVersion,
     pub(super) format: Format,
     pub(super) retain: bool,
@@ -72,7 +72,7 @@ impl MqttConfig {
             encrypted,
             login,
             ca_file: None,
-            client_id: format!("semel-{}", EventId::now()),
+            client_id: None,
             version: MqttVersion::V5,
             format: Format::default(),
             retain: false,
@@ -98,11 +98,11 @@ impl MqttConfig {
         self
     }
 
-    /// The name by which the broker knows this sink; a random one unless set. A broker ends the
-    /// connection of whoever comes under the same name.
+    /// The name by which the broker knows this sink; unless set a random one, another one for every sink
+    /// that is connected. A broker ends the connection of whoever comes under the same name.
     #[must_use]
     pub fn client_id(mut self, id: impl Into<String>) -> Self {
-        self.client_id = id.into();
+        self.client_id = Some(id.into());
         self
     }
 

@@ -46,7 +46,8 @@ pub(super) fn write_connect(
     keep_alive: u16,
     output: &mut BytesMut,
 ) -> io::Result<()> {
-    let client_id = config.client_id.clone();
+    // Every sink has one.
+    let client_id = config.client_id.clone().unwrap_or_default();
     let login = config.login.as_ref().map(|(user, password)| (user.clone(), password.reveal()));
     match config.version {
         MqttVersion::V5 => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use semel_core::{Failure, Fault, Message, Published, Sink};
+use semel_core::{EventId, Failure, Fault, Message, Published, Sink};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
@@ -41,7 +41,9 @@ pub struct MqttSink {
 }
 
 impl MqttSink {
-    pub(super) async fn connect(config: MqttConfig) -> Result<Self, Failure> {
+    pub(super) async fn connect(mut config: MqttConfig) -> Result<Self, Failure> {
+        // Not before: sinks of one configuration would end each other's connections.
+        config.client_id.get_or_insert_with(|| format!("semel-{}", EventId::now()));
         let encryption = encryption(&config)?;
         let limit = config.timeout;
         let sink = Self { config: Arc::new(config), encryption, link: Arc::default() };

@@ -11,7 +11,7 @@ use semel_core::{Failure, Receipt};
 use tokio::time::Instant;
 
 use super::config::NatsConfig;
-use super::error::{deleting, finding, publishing};
+use super::error::{deleting, finding, publishing, stored};
 use super::link::Link;
 use super::message::{check_subject, event_of, own_headers, pairs};
 use crate::dead_queue::{DeadLetter, DeadQueue};
@@ -78,7 +78,7 @@ impl DeadQueue for NatsDeadQueue {
             let sent = self.link.context.publish_with_headers(subject, headers, body).await;
             let error = match sent {
                 Ok(answer) => match answer.await {
-                    Ok(_) => return Ok(()),
+                    Ok(ack) => return stored(to, &ack),
                     Err(error) => error,
                 },
                 Err(error) => error,

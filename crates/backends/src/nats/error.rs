@@ -8,6 +8,7 @@
 //! | the content type has a line break | refused | `E-NATS-HEADER` |
 //! | larger than the server's `max_payload` or the stream's `max_msg_size` | refused | `E-NATS-TOO-LARGE` |
 //! | the stream is full and discards what is new | transient | `E-NATS-STREAM-FULL` |
+//! | the stream knows the id of a message that it has not stored | transient, after a while | `E-NATS-IN-DOUBT` |
 //! | any other error that names the message | transient | `E-NATS-REJECTED` |
 //! | no stream takes the subject | misconfigured | `E-NATS-STREAM-MISSING` |
 //! | dead letters would come back | misconfigured | `E-NATS-DEAD` |
@@ -24,6 +25,7 @@ use async_nats::jetstream::context::{
     GetStreamByNameError, GetStreamByNameErrorKind, GetStreamError, GetStreamErrorKind,
     PublishError, PublishErrorKind, RequestError, RequestErrorKind,
 };
+use async_nats::jetstream::publish::PublishAck;
 use async_nats::jetstream::stream::{
     ConsumerError, ConsumerErrorKind, DeleteMessageError, DeleteMessageErrorKind, RawMessageError,
     RawMessageErrorKind,
@@ -64,8 +66,26 @@ pub(super) fn publishing(subject: &str, error: PublishError) -> Failure {
         | PublishErrorKind::BrokenPipe
         | PublishErrorKind::MaxAckPending => DOWN,
     };
-    failure(verdict, &format!("cannot publish to {subject:?}"), error)
+    let failure = failure(verdict, &format!("cannot publish to {subject:?}"), error);
+    if verdict == IN_DOUBT { failure.with_retry_after(IN_DOUBT_FOR) } else { failure }
 }
+
+/// Whether an acknowledgement says that the message is stored. On a stream with replicas the leader
+/// may know the id of a message that was turned down, or is not stored yet: some versions acknowledge
+/// it all the same, as a repetition of what has no sequence; later ones have an error for it.
+pub(super) fn stored(subject: &str, ack: &PublishAck) -> Result<(), Failure> {
+    if ack.sequence > 0 {
+        return Ok(());
+    }
+    let (fault, code, fix) = IN_DOUBT;
+    let what =
+        format!("NATS: {:?} knows a message to {subject:?}, and has not stored it", ack.stream);
+    Err(Failure::new(fault, code, what).with_fix(fix).with_retry_after(IN_DOUBT_FOR))
+}
+
+/// With the schedule for brokers, five attempts then take longer than the two minutes for which a
+/// stream knows an id unless it says else.
+const IN_DOUBT_FOR: Duration = Duration::from_secs(30);
 
 /// Why JetStream gave no answer to a question.
 pub(super) fn asking(what: &str, error: RequestError) -> Failure {
@@ -237,6 +257,12 @@ const TOO_LARGE: Verdict = (
 );
 const FULL: Verdict =
     (Fault::Transient, "E-NATS-STREAM-FULL", "consume or purge, or raise the limits of the stream");
+/// It is no outage: other messages are stored meanwhile, and need not wait.
+const IN_DOUBT: Verdict = (
+    Fault::Transient,
+    "E-NATS-IN-DOUBT",
+    "nothing, it is tried again; if it lasts, make duplicate_window of the stream shorter",
+);
 const REJECTED: Verdict =
     (Fault::Transient, "E-NATS-REJECTED", "look into the log of the server for this stream");
 const STREAM: Verdict = (
@@ -264,6 +290,7 @@ fn by_code(code: ErrorCode) -> Verdict {
             TOO_LARGE
         }
         ErrorCode::STREAM_STORE_FAILED => FULL,
+        ErrorCode::STREAM_DUPLICATE_MESSAGE_CONFLICT => IN_DOUBT,
         ErrorCode::ACCOUNT_RESOURCES_EXCEEDED
         | ErrorCode::INSUFFICIENT_RESOURCES
         | ErrorCode::MEMORY_RESOURCES_EXCEEDED
@@ -283,6 +310,8 @@ fn by_code(code: ErrorCode) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use semel_core::Schedule;
+
     use super::*;
 
     fn said(code: u64) -> PublishError {
@@ -297,6 +326,7 @@ mod tests {
             (10054, TOO_LARGE),
             (10097, TOO_LARGE),
             (10077, FULL),
+            (10158, IN_DOUBT),
             (10023, DOWN),
             (10028, DOWN),
             (10047, DOWN),
@@ -312,6 +342,20 @@ mod tests {
             let got = (failure.fault(), failure.code(), failure.fix().unwrap());
             assert_eq!(got, expected, "{code}");
             assert!(failure.to_string().contains("said so"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_and_not_stored_is_tried_again_after_a_while() {
+        let ack = |sequence| PublishAck { sequence, duplicate: true, ..PublishAck::default() };
+        assert_eq!(stored("orders", &ack(1)), Ok(()));
+        let schedule = Schedule::broker().without_jitter();
+        for failure in [publishing("orders", said(10158)), stored("orders", &ack(0)).unwrap_err()] {
+            assert_eq!((failure.fault(), failure.code()), (Fault::Transient, "E-NATS-IN-DOUBT"));
+            let asked = failure.retry_after().unwrap();
+            let waits = (1..schedule.attempts()).map_while(|one| schedule.delay_after(one, 0));
+            let span: Duration = waits.map(|wait| wait.max(asked)).sum();
+            assert!(span > Duration::from_secs(120), "{span:?}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
 use bytes::Bytes;
 use semel_core::wire::{Binding, Epitaph, Format, decode};
-use semel_core::{Event, Failure, Message};
+use semel_core::{Event, EventId, Failure, Message, Publication};
 
 use super::error::{bad_header, no_subject};
 
@@ -18,7 +18,8 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Encodes a message, to be taken only right `behind` another one, if that is given.
+    /// Encodes a message of a publish call, to be taken only right `behind` another one of it, if that is
+    /// given.
     ///
     /// # Errors
     /// `Refused` when NATS cannot carry it.
@@ -26,6 +27,7 @@ impl Outgoing {
         message: &Message,
         behind: Option<&Message>,
         format: Format,
+        call: EventId,
     ) -> Result<Self, Failure> {
         let Message { topic, event, .. } = message;
         check_subject(topic.as_str())?;
@@ -38,9 +40,10 @@ impl Outgoing {
             (Ok(name), Ok(value)) => headers.append(name, value),
             _ => wrong = Some(bad_header(name)),
         });
-        headers.insert(async_nats::header::NATS_MESSAGE_ID, message_id(message));
+        headers.insert(async_nats::header::NATS_MESSAGE_ID, message_id(message, call));
         if let Some(before) = behind {
-            headers.insert(async_nats::header::NATS_EXPECTED_LAST_MESSAGE_ID, message_id(before));
+            let before = message_id(before, call);
+            headers.insert(async_nats::header::NATS_EXPECTED_LAST_MESSAGE_ID, before);
         }
         let subject = Subject::from(topic.as_str());
         wrong.map_or(Ok(Self { subject, headers, body: format.body(event) }), Err)
@@ -79,10 +82,14 @@ pub(super) fn own_headers(headers: &HeaderMap) -> HeaderMap {
 const LONGEST: usize = 1024;
 
 /// What a stream knows a message by: event id and subject. A stream looks for repetitions in all its
-/// subjects, and an event that goes to two of them is no repetition.
-fn message_id(message: &Message) -> String {
-    let Message { topic, event, .. } = message;
-    let mut id = format!("{}/", event.id);
+/// subjects, and an event that goes to two of them is no repetition. Nor is one that an operator wants
+/// published again, however often: the stream must not know it.
+fn message_id(message: &Message, call: EventId) -> String {
+    let Message { topic, event, publication, .. } = message;
+    let mut id = match publication {
+        Publication::Again => format!("{}+{call}/", event.id),
+        Publication::First | Publication::Unknown => format!("{}/", event.id),
+    };
     // A longer topic is never sent; but what is behind it in its lane names it.
     for byte in topic.as_str().bytes().take(LONGEST) {
         if byte.is_ascii_graphic() && byte != b'%' {
@@ -122,7 +129,7 @@ mod tests {
 
     fn encode(topic: &str) -> Result<Outgoing, Failure> {
         let event = Event::new("order", "42", "OrderPlaced");
-        Outgoing::encode(&Message::first(topic, event), None, Format::Plain)
+        Outgoing::encode(&Message::first(topic, event), None, Format::Plain, EventId::now())
     }
 
     #[test]
@@ -130,13 +137,14 @@ mod tests {
         let event = Event::new("order", "42", "OrderPlaced");
         let id = event.id;
         let message = Message::first("a.b", event);
-        let outgoing = Outgoing::encode(&message, None, Format::Plain).unwrap();
+        let call = EventId::now();
+        let outgoing = Outgoing::encode(&message, None, Format::Plain, call).unwrap();
         assert_eq!(outgoing.headers.get("Nats-Msg-Id").unwrap().as_str(), format!("{id}/a.b"));
         assert!(outgoing.headers.get("Nats-Expected-Last-Msg-Id").is_none());
         assert_eq!(outgoing.subject.as_str(), "a.b");
 
         let next = Message::first("c", Event::new("order", "42", "OrderPaid"));
-        let outgoing = Outgoing::encode(&next, Some(&message), Format::Plain).unwrap();
+        let outgoing = Outgoing::encode(&next, Some(&message), Format::Plain, call).unwrap();
         let behind = outgoing.headers.get("Nats-Expected-Last-Msg-Id").unwrap();
         assert_eq!(behind.as_str(), format!("{id}/a.b"), "as the one before it is called");
     }
@@ -144,7 +152,7 @@ mod tests {
     #[test]
     fn an_event_has_an_id_for_each_subject_short_and_in_ascii() {
         let event = Event::new("order", "42", "OrderPlaced");
-        let id = |topic: &str| message_id(&Message::first(topic, event.clone()));
+        let id = |topic: &str| message_id(&Message::first(topic, event.clone()), EventId::now());
         assert_eq!(id("ß.%41"), format!("{}/%C3%9F.%2541", event.id));
         let (long, longer) = ("ß".repeat(LONGEST / 2), "ß".repeat(LONGEST));
         let topics = ["a", "a.b", "A", "ß", "%C3%9F", "%C3%9f", long.as_str()];
@@ -155,9 +163,24 @@ mod tests {
     }
 
     #[test]
+    fn what_is_published_again_has_an_id_of_its_own_each_time() {
+        let mut message = Message::first("a", Event::new("order", "42", "OrderPlaced"));
+        message.publication = Publication::Again;
+        let (call, later) = (EventId::now(), EventId::now());
+        let id = message_id(&message, call);
+        assert_eq!(id, format!("{}+{call}/a", message.event.id));
+        assert_eq!(id, message_id(&message, call), "as the one behind it calls it");
+        assert_ne!(id, message_id(&message, later));
+        let outgoing = Outgoing::encode(&message, None, Format::Plain, call).unwrap();
+        let event_id = outgoing.headers.get("semel-event-id").unwrap().as_str();
+        assert_eq!(event_id, message.event.id.to_string());
+    }
+
+    #[test]
     fn a_content_type_cannot_break_out_of_its_header() {
         let event = Event::new("order", "42", "T").with_bytes("text/plain\r\nevil: two", "");
-        let outcome = Outgoing::encode(&Message::first("a", event), None, Format::Plain);
+        let message = Message::first("a", event);
+        let outcome = Outgoing::encode(&message, None, Format::Plain, EventId::now());
         let failure = outcome.err().unwrap();
         assert_eq!((failure.fault(), failure.code()), (Fault::Refused, "E-NATS-HEADER"));
     }

@@ -9,6 +9,7 @@
 //! | `config` | where the server is, and the stream to make |
 //! | `message` | an event as headers and subject, and what NATS cannot carry |
 //! | `runs` | what of a lane is sent together, and what follows when the stream turns some of it down |
+//! | `streams` | which streams may get a lane in one piece |
 //! | `trouble` | what the client library says beside its answers: lost connections, missing rights |
 //! | `sink` | [`Sink`](semel_core::Sink), lane by lane, all of a batch together |
 //! | `link` | the connection of both |
@@ -39,6 +40,7 @@ mod message;
 mod pull;
 mod runs;
 mod sink;
+mod streams;
 mod subscription;
 mod trouble;
 

@@ -6,22 +6,23 @@ use std::time::Duration;
 
 use async_nats::jetstream::context::{PublishAckFuture, PublishError, PublishErrorKind};
 use async_trait::async_trait;
-use semel_core::{Failure, Message, Published, Sink};
+use semel_core::{EventId, Failure, Message, Published, Sink};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::config::NatsConfig;
-use super::error::publishing;
+use super::error::{publishing, stored};
 use super::link::Link;
 use super::message::Outgoing;
 use super::runs::{Answer, Pace, Runs, Step};
+use super::streams::Streams;
 
 /// Publishes to NATS JetStream. Made by [`NatsConfig::connect`]; clones share the connection, which
 /// comes back by itself when it was lost.
 ///
 /// All of a batch is sent together, lane by lane. Each message names the one of its lane that the
 /// stream must have got just before, so that the stream turns down what is behind one that it did
-/// not take.
+/// not take. To a stream with replicas a lane goes message by message.
 ///
 /// ```no_run
 /// use semel_backends::nats::NatsConfig;
@@ -36,6 +37,7 @@ use super::runs::{Answer, Pace, Runs, Step};
 pub struct NatsSink {
     link: Link,
     pace: Arc<Pace>,
+    streams: Arc<Streams>,
     turn: Arc<Mutex<()>>,
 }
 
@@ -53,35 +55,52 @@ enum NotTaken {
 impl NatsSink {
     pub(super) async fn connect(config: NatsConfig) -> Result<Self, Failure> {
         let link = Link::open(config).await?;
-        let (pace, turn) = (Arc::new(Pace::new()), Arc::default());
-        Ok(Self { link, pace, turn })
+        let (pace, streams, turn) = (Arc::new(Pace::new()), Arc::default(), Arc::default());
+        Ok(Self { link, pace, streams, turn })
     }
 
     /// Sends round after round. Where it ends, on an error or because it is dropped, `runs` knows.
     async fn send(&self, batch: &[Message], runs: &mut Runs) -> Result<(), Failure> {
-        loop {
-            let round = runs.next_round(&self.pace);
-            if round.is_empty() {
-                return Ok(());
-            }
+        let call = EventId::now();
+        while !runs.is_over() {
             // What is sent without a connection would wait in the client, and come out of it late.
             self.link.check()?;
-            for (step, sent) in self.send_round(batch, round).await {
+            self.get_to_know_streams().await;
+            let single = self.streams.single();
+            let may_follow = |place: usize| single.contain(batch[place].topic.as_str());
+            let round = runs.next_round(&self.pace, may_follow);
+            for (step, sent) in self.send_round(batch, round, call).await {
                 if runs.waits_for(step) {
                     let answer = self.answer(sent, &batch[step.place], step).await;
                     runs.note(step, answer);
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Nothing depends on it but how much is sent together.
+    async fn get_to_know_streams(&self) {
+        for stream in self.streams.strangers() {
+            let found = self.link.context.get_stream(&stream).await;
+            let config = found.as_ref().ok().map(|stream| &stream.cached_info().config);
+            self.streams.learn(stream, config);
+        }
     }
 
     /// Sends a round in one piece: the messages of other calls would break its runs.
-    async fn send_round(&self, batch: &[Message], round: Vec<Step>) -> Vec<(Step, Sent)> {
+    async fn send_round(
+        &self,
+        batch: &[Message],
+        round: Vec<Step>,
+        call: EventId,
+    ) -> Vec<(Step, Sent)> {
+        let format = self.link.config.format;
         let _turn = self.turn.lock().await;
         let mut sent = Vec::with_capacity(round.len());
         for step in round {
             let behind = step.behind.map(|place| &batch[place]);
-            let ack = match Outgoing::encode(&batch[step.place], behind, self.link.config.format) {
+            let ack = match Outgoing::encode(&batch[step.place], behind, format, call) {
                 Ok(Outgoing { subject, headers, body }) => {
                     let sending = self.link.context.publish_with_headers(subject, headers, body);
                     sending.await.map_err(NotTaken::Said)
@@ -99,7 +118,10 @@ impl NatsSink {
             Err(NotTaken::Unfit(failure)) => return Answer::Failed(failure),
             Err(NotTaken::Said(error)) => error,
             Ok(ack) => match ack.await {
-                Ok(_) => return Answer::Taken,
+                Ok(ack) => {
+                    self.streams.meet(&ack.stream);
+                    return stored(topic, &ack).map_or_else(Answer::Failed, |()| Answer::Taken);
+                }
                 Err(error) => error,
             },
         };

@@ -11,6 +11,7 @@
 //! | `WRONGTYPE` | misconfigured | `E-REDIS-TYPE` |
 //! | `NOAUTH`, `WRONGPASS`, `NOPERM` | misconfigured | `E-REDIS-ACCESS` |
 //! | `MOVED`, `CROSSSLOT` | misconfigured | `E-REDIS-CLUSTER` |
+//! | `MOVED`, for a stream that the node had a moment ago | unavailable | `E-REDIS-DOWN` |
 //! | a command of a handler fails, and nothing took effect | transient | `E-REDIS-EFFECT` |
 //! | a command of a handler fails after others took effect | refused | `E-REDIS-EFFECT-HALF` |
 //! | another consumer takes long with the same message | transient | `E-REDIS-INBOX-BUSY` |
@@ -58,6 +59,11 @@ pub(super) fn timed_out(limit: Duration) -> Failure {
     Failure::unavailable("E-REDIS-TIMEOUT", what).with_fix("check whether the server hangs")
 }
 
+/// A node does not have any more what was just written there.
+pub(super) fn gave_away(failure: Failure) -> Failure {
+    made(DOWN, "the node has given the stream to another one").with_source(failure)
+}
+
 pub(super) fn strange_answer(doing: impl fmt::Display) -> Failure {
     made(REJECTED, &format!("{doing}: the answer makes no sense"))
 }
@@ -94,6 +100,9 @@ pub(super) fn unreadable(
 }
 
 type Verdict = (Fault, &'static str, &'static str);
+
+/// Another node of the cluster has the name.
+pub(super) const CLUSTER_CODE: &str = "E-REDIS-CLUSTER";
 
 /// The server cannot be reached or takes no writes.
 pub(super) const DOWN_CODE: &str = "E-REDIS-DOWN";
@@ -144,7 +153,7 @@ const ACCESS: Verdict = (
 );
 const CLUSTER: Verdict = (
     Fault::Misconfigured,
-    "E-REDIS-CLUSTER",
+    CLUSTER_CODE,
     "use the URL of the node that has the slot, with a hash tag as key_prefix: {shop}:",
 );
 const SERVER: Verdict = (

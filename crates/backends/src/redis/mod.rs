@@ -9,6 +9,7 @@
 //! | `config` | where the server is, and how streams are kept |
 //! | `entry` | an event as one `XADD` |
 //! | `rounds` | which messages of a batch can be sent together |
+//! | `owned` | which slots of a cluster the node had, when it does not have them any more |
 //! | `link` | the connection: made when it is needed, made anew when it broke |
 //! | `script` | a Lua script that the server knows |
 //! | `inbox` | [`InboxStore`](semel_core::InboxStore), where the effect is in Redis too |
@@ -43,6 +44,7 @@ mod key_admin;
 mod keys;
 mod link;
 mod nodes;
+mod owned;
 mod rounds;
 mod script;
 mod sink;

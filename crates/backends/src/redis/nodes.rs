@@ -116,8 +116,8 @@ fn elsewhere(config: &RedisConfig, address: &str) -> RedisConfig {
     config
 }
 
-/// The slot of a name: of what stands in braces, if anything does.
-fn slot(name: &str) -> u16 {
+/// The slot of a name in a cluster: of what stands in braces, if anything does.
+pub(super) fn slot(name: &str) -> u16 {
     let tagged = name.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     let hashed = tagged.map(|(tag, _)| tag).filter(|tag| !tag.is_empty()).unwrap_or(name);
     crc16(hashed.as_bytes()) % SLOTS

@@ -11,9 +11,11 @@ use semel_core::{Failure, Fault, Message, Published, Sink};
 
 use super::config::RedisConfig;
 use super::entry::Entries;
-use super::error::failure;
+use super::error::{CLUSTER_CODE, failure, gave_away};
 use super::link::{Dialler, Link, Settings};
-use super::rounds::Rounds;
+use super::nodes::slot;
+use super::owned::Owned;
+use super::rounds::{Rounds, Transaction};
 
 /// Publishes to Redis Streams. Made by [`RedisConfig::connect`]; clones share the connection, which
 /// is made anew when it was lost.
@@ -35,6 +37,7 @@ use super::rounds::Rounds;
 pub struct RedisSink {
     config: Arc<RedisConfig>,
     dialler: Arc<Dialler>,
+    owned: Arc<Owned>,
 }
 
 impl RedisSink {
@@ -42,7 +45,7 @@ impl RedisSink {
         crate::crypto::choose_provider();
         let config = Arc::new(config);
         let dialler = Arc::new(Dialler::new(Arc::clone(&config)));
-        let sink = Self { config, dialler };
+        let sink = Self { config, dialler, owned: Arc::default() };
         let limit = sink.config.timeout;
         sink.dialler
             .in_time(limit, async |link| {
@@ -65,7 +68,7 @@ impl RedisSink {
             if round.is_empty() {
                 return Ok(());
             }
-            let results = join_all(round.iter_mut().map(|part| link.run(part))).await;
+            let results = join_all(round.iter_mut().map(|part| self.run(link, part))).await;
             let mut failures = results.iter().filter_map(|result| result.as_ref().err());
             let outage = failures.find(|failure| failure.fault() == Fault::Unavailable).cloned();
             rounds.note(round.into_iter().zip(results));
@@ -73,6 +76,20 @@ impl RedisSink {
                 return Err(failure);
             }
         }
+    }
+
+    /// A node that had the stream and does not have it any more was demoted: the address may lead to
+    /// its successor.
+    async fn run(&self, link: &Link, part: &mut Transaction<'_>) -> Result<(), Failure> {
+        let slot = slot(&[self.config.key_prefix.as_str(), part.topic].concat());
+        let done = link.run(part).await;
+        match &done {
+            Ok(()) => self.owned.note(slot),
+            Err(failure) if failure.code() != CLUSTER_CODE => {}
+            Err(_) if self.owned.was_just_lost(slot) => return done.map_err(gave_away),
+            Err(_) => {}
+        }
+        done
     }
 }
 

@@ -104,16 +104,22 @@ async fn every_code_of_the_service_has_its_line() {
 /// SNS speaks XML.
 #[tokio::test]
 async fn errors_of_sns_are_read_too() {
-    let body = "<ErrorResponse xmlns=\"http://sns.amazonaws.com/doc/2010-03-31/\"><Error>\
-        <Type>Sender</Type><Code>NotFound</Code><Message>Topic does not exist</Message></Error>\
-        <RequestId>1</RequestId></ErrorResponse>";
-    let answer =
-        move |_: &str| -> Answer { Some((404, "content-type: text/xml\r\n", body.to_owned())) };
-    let impostor = Impostor::start(answer).await;
-    let sink = config(&impostor.url).connect_sns(None).await.unwrap();
-    let failure = failure_of(publish(&sink, "arn:aws:sns:x:1:orders", [event("a", 0)]).await);
-    assert_told(&failure, Fault::Misconfigured, "E-AWS-MISSING");
-    timeout(PATIENCE, sink.check()).await.unwrap().expect("it answers");
+    let another_region = (400, "InvalidParameter", "Invalid parameter: TopicArn");
+    for (status, code, why) in [(404, "NotFound", "Topic does not exist"), another_region] {
+        let answer = move |_: &str| -> Answer {
+            let body = format!(
+                "<ErrorResponse xmlns=\"http://sns.amazonaws.com/doc/2010-03-31/\"><Error>\
+                 <Type>Sender</Type><Code>{code}</Code><Message>{why}</Message></Error>\
+                 <RequestId>1</RequestId></ErrorResponse>"
+            );
+            Some((status, "content-type: text/xml\r\n", body))
+        };
+        let impostor = Impostor::start(answer).await;
+        let sink = config(&impostor.url).connect_sns(None).await.unwrap();
+        let failure = failure_of(publish(&sink, "arn:aws:sns:x:1:orders", [event("a", 0)]).await);
+        assert_told(&failure, Fault::Misconfigured, "E-AWS-MISSING");
+        timeout(PATIENCE, sink.check()).await.unwrap().expect("it answers");
+    }
 }
 
 #[tokio::test]

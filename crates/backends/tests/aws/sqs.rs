@@ -2,7 +2,7 @@
 
 use semel_backends::aws::AwsSink;
 use semel_core::wire::Format;
-use semel_core::{Event, Message, Topic};
+use semel_core::{Event, Message, Publication, Sink, Topic};
 use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::suites::sink::SinkProbe;
@@ -114,6 +114,22 @@ async fn a_cut_between_sending_and_confirming_arrives_once_in_a_fifo_queue() {
     place.lab.proxy.swallow_replies(false);
     assert!(publish(&place.sink, &place.name, batch).await.all_confirmed());
     assert_eq!(numbers(&place.queue.events().await), [0, 1, 2]);
+}
+
+/// What an operator replays is no repetition, however often.
+#[tokio::test]
+async fn what_is_replayed_arrives_again_in_a_fifo_queue() {
+    let Some(place) = Place::<true>::fresh().await else { return };
+    let mut message = Message::first(place.name.as_str(), event("a", 7));
+    for publication in
+        [Publication::First, Publication::First, Publication::Again, Publication::Again]
+    {
+        message.publication = publication;
+        let batch = [message.clone()];
+        let published = tokio::time::timeout(PATIENCE, place.sink.publish(&batch)).await.unwrap();
+        assert!(published.all_confirmed(), "{published:?}");
+    }
+    assert_eq!(numbers(&place.queue.events().await), [7, 7, 7]);
 }
 
 /// A client that is not ours reads what a user would look for.

@@ -150,6 +150,21 @@ async fn another_one_with_the_same_name_is_an_outage() {
     timeout(PATIENCE, first.check()).await.unwrap().unwrap();
 }
 
+/// Unless a name is set: sinks of one configuration do not end each other, and each keeps its own.
+#[tokio::test]
+async fn sinks_of_one_configuration_have_names_of_their_own() {
+    let server = Scripted::start(Script { ends: Some(("end", 0x8b)), ..Script::default() }).await;
+    let config = server.config();
+    let first = connect(config.clone()).await.unwrap();
+    connect(config).await.unwrap();
+    failure_of(publish(&first, "end", [event("a", 0)]).await);
+    assert!(publish(&first, "orders", [event("a", 1)]).await.all_confirmed(), "it connects anew");
+    let names = server.names();
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert_ne!(names[0], names[1]);
+    assert_eq!(names[0], names[2]);
+}
+
 /// Every reason that an acknowledgement can have, by a scripted broker.
 #[tokio::test]
 async fn every_reason_of_an_acknowledgement_has_its_line() {

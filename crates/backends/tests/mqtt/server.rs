@@ -95,8 +95,15 @@ impl Drop for OwnServer {
 /// Not a broker: it speaks just enough MQTT 5 to answer with what no Mosquitto can be made to say.
 pub(super) struct Scripted {
     address: String,
-    received: Arc<Mutex<Vec<String>>>,
+    heard: Arc<Heard>,
     task: JoinHandle<()>,
+}
+
+/// What it was told, in the order in which it came.
+#[derive(Default)]
+struct Heard {
+    names: Mutex<Vec<String>>,
+    topics: Mutex<Vec<String>>,
 }
 
 /// What it answers.
@@ -114,16 +121,16 @@ impl Scripted {
     pub(super) async fn start(script: Script) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let received = Arc::default();
+        let heard = Arc::default();
         let task = tokio::spawn({
-            let received = Arc::clone(&received);
+            let heard = Arc::clone(&heard);
             async move {
                 while let Ok((stream, _)) = listener.accept().await {
-                    tokio::spawn(converse(stream, script.clone(), Arc::clone(&received)));
+                    tokio::spawn(converse(stream, script.clone(), Arc::clone(&heard)));
                 }
             }
         });
-        Self { address, received, task }
+        Self { address, heard, task }
     }
 
     pub(super) fn config(&self) -> MqttConfig {
@@ -132,7 +139,12 @@ impl Scripted {
 
     /// The topics of all messages, in the order in which they came.
     pub(super) fn received(&self) -> Vec<String> {
-        self.received.lock().unwrap().clone()
+        self.heard.topics.lock().unwrap().clone()
+    }
+
+    /// The names under which somebody connected.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.heard.names.lock().unwrap().clone()
     }
 }
 
@@ -142,16 +154,19 @@ impl Drop for Scripted {
     }
 }
 
-async fn converse(mut stream: TcpStream, script: Script, received: Arc<Mutex<Vec<String>>>) {
+async fn converse(mut stream: TcpStream, script: Script, heard: Arc<Heard>) {
     let mut input = BytesMut::new();
     loop {
         while let Ok(packet) = Packet::read(&mut input, None) {
             let answer = match packet {
-                Packet::Connect(..) => script.greeting.unwrap_or(&[0x20, 3, 0, 0, 0]).to_vec(),
+                Packet::Connect(connect, ..) => {
+                    heard.names.lock().unwrap().push(connect.client_id);
+                    script.greeting.unwrap_or(&[0x20, 3, 0, 0, 0]).to_vec()
+                }
                 Packet::PingReq(_) => vec![0xd0, 0],
                 Packet::Publish(publish) => {
                     let topic = String::from_utf8_lossy(&publish.topic).into_owned();
-                    received.lock().unwrap().push(topic.clone());
+                    heard.topics.lock().unwrap().push(topic.clone());
                     match script.ends {
                         Some((last, reason)) if topic == last => vec![0xe0, 2, reason, 0],
                         _ => {

@@ -1,5 +1,6 @@
 //! NATS JetStream against the shared suite and against each line of its table of errors.
 
+mod cluster;
 mod errors;
 mod order;
 mod outages;
@@ -13,7 +14,7 @@ use async_nats::jetstream::context::Context;
 use async_nats::jetstream::stream::{Config, StorageType};
 use semel_backends::nats::{NatsConfig, NatsSink};
 use semel_core::wire::{Binding, Format, decode};
-use semel_core::{Event, EventId, Failure, Message, Published, Sink, Topic, Verdict};
+use semel_core::{Event, EventId, Failure, Message, Publication, Published, Sink, Topic, Verdict};
 use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, python, service};
@@ -115,6 +116,19 @@ impl Reader {
         Self { context: jetstream::new(client), read: Mutex::default() }
     }
 
+    /// How many were to be stored only right behind another one.
+    async fn in_runs(&self, stream: &str) -> usize {
+        let mut stream = timeout(PATIENCE, self.context.get_stream(stream)).await.unwrap().unwrap();
+        let last = timeout(PATIENCE, stream.info()).await.unwrap().unwrap().state.last_sequence;
+        let mut count = 0;
+        for sequence in 1..=last {
+            let message = timeout(PATIENCE, stream.get_raw_message(sequence)).await.unwrap();
+            let condition = async_nats::header::NATS_EXPECTED_LAST_MESSAGE_ID;
+            count += usize::from(message.unwrap().headers.get(condition).is_some());
+        }
+        count
+    }
+
     /// Everything that ever arrived, in its order.
     async fn arrived(&self, stream: &str) -> Vec<Event> {
         let stream = timeout(PATIENCE, self.context.get_stream(stream)).await.unwrap().unwrap();
@@ -129,8 +143,10 @@ impl Reader {
                 .map(|(name, value): (&str, _)| (name, value.as_str()))
                 .collect();
             let event = decode(Binding::Nats, None, pairs, message.payload).unwrap();
-            let id = message.headers.get("Nats-Msg-Id").unwrap();
-            assert_eq!(id.as_str(), format!("{}/{}", event.id, message.subject));
+            let id = message.headers.get("Nats-Msg-Id").unwrap().as_str();
+            let (of_event, of_subject) = id.split_once('/').unwrap();
+            assert_eq!(of_event.split('+').next(), Some(event.id.to_string().as_str()));
+            assert_eq!(of_subject, message.subject.as_str());
             self.read.lock().unwrap().push(event);
         }
         self.read.lock().unwrap().clone()
@@ -184,6 +200,25 @@ async fn a_repetition_within_the_window_arrives_once() {
         assert!(stream.publish([event.clone()]).await.all_confirmed());
     }
     assert_eq!(stream.arrived().await.len(), 1);
+}
+
+/// What an operator replays is no repetition, however often, nor what is behind it in its lane.
+#[tokio::test]
+async fn what_is_replayed_within_the_window_arrives_again() {
+    let Some(stream) = Stream::fresh().await else { return };
+    let lane = events("a", 0..3);
+    assert!(stream.publish(lane.clone()).await.all_confirmed());
+    let replayed = |event: &Event| {
+        let mut message = Message::first(stream.name.as_str(), event.clone());
+        message.publication = Publication::Again;
+        message
+    };
+    let batch: Vec<_> = lane.iter().map(replayed).collect();
+    for _ in 0..2 {
+        let published = timeout(PATIENCE, stream.sink.publish(&batch)).await.unwrap();
+        assert!(published.all_confirmed(), "{published:?}");
+    }
+    assert_eq!(numbers(&stream.arrived().await), [0, 1, 2, 0, 1, 2, 0, 1, 2]);
 }
 
 /// The stream looks for repetitions in all its subjects: two pipelines may send one event to two of

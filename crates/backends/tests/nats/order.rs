@@ -33,6 +33,16 @@ async fn a_lane_longer_than_a_round_arrives_in_order() {
     assert_eq!(numbers(&stream.arrived().await), (0..2_500).collect::<Vec<_>>());
 }
 
+/// The first event tells which stream it is, and that it has no replicas.
+#[tokio::test]
+async fn a_lane_goes_to_a_stream_without_replicas_in_one_piece() {
+    let Some(stream) = Stream::fresh().await else { return };
+    publish_all(&stream.sink, &stream.name, events("a", 0..10)).await;
+    assert_eq!(stream.reader.in_runs(&stream.name).await, 8, "all but the first two");
+    publish_all(&stream.sink, &stream.name, events("a", 10..20)).await;
+    assert_eq!(stream.reader.in_runs(&stream.name).await, 17);
+}
+
 /// Whoever writes to the same stream breaks runs: what broke is sent again, in order and once.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_relays_on_one_stream_keep_their_lanes_in_order() {

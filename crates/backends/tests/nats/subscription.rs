@@ -7,7 +7,7 @@ use async_nats::HeaderMap;
 use semel_backends::nats::{NatsConfig, NatsSubscription, NatsSubscriptionConfig};
 use semel_core::outbox::AppendError;
 use semel_core::wire::{Binding, decode};
-use semel_core::{Event, Fault, Limit, Message, Outcome, Settlement, Sink, Source};
+use semel_core::{Event, Failure, Fault, Limit, Message, Outcome, Settlement, Sink, Source};
 use semel_testkit::probe::{Probe, Ran, Skip, WriteProbe};
 use semel_testkit::suites::source::SourceProbe;
 use semel_testkit::suites::subscription::{DeadLetter, SubscriptionProbe};
@@ -249,6 +249,24 @@ async fn a_deleted_consumer_is_misconfigured() {
     let mut member = group.open().await;
     let stream = group.0.reader.context.get_stream(&group.0.name).await.unwrap();
     stream.delete_consumer("suite").await.unwrap();
+    let failure = trouble(&mut member).await;
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-NATS-STREAM"));
+}
+
+/// It comes again and again, and nobody would know why.
+#[tokio::test]
+async fn what_is_no_event_and_cannot_be_put_aside_is_told() {
+    let Some(group) = <Group as Probe>::fresh().await else { return };
+    let mut member = group.open().await;
+    let letters = format!("{}-dead", group.0.name);
+    group.0.reader.context.delete_stream(&letters).await.unwrap();
+    group.publish_foreign(&[("semel-event-id", "seven")], b"hello").await.unwrap();
+    let failure = trouble(&mut member).await;
+    assert!(failure.to_string().contains(&format!("dead.{}.suite", group.0.name)), "{failure}");
+}
+
+/// What the subscription says when it can bring nothing.
+async fn trouble(member: &mut NatsSubscription) -> Failure {
     let said = async {
         loop {
             if let Err(failure) = member.next_batch(Limit::default()).await {
@@ -257,8 +275,7 @@ async fn a_deleted_consumer_is_misconfigured() {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    let failure = timeout(PATIENCE, said).await.expect("it is said");
-    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-NATS-STREAM"));
+    timeout(PATIENCE, said).await.expect("it is said")
 }
 
 /// How many come, of so many.

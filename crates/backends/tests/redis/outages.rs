@@ -207,6 +207,43 @@ async fn a_cluster_that_is_down_is_an_outage() {
     assert!(super::send(&sink, &batch).await.all_confirmed());
 }
 
+/// As after a failover: the node is there, and sends everybody to its successor.
+#[tokio::test]
+async fn a_node_that_gave_a_stream_away_is_an_outage_and_passes() {
+    let Some(nodes) = super::keys::cluster().await else { return };
+    let (here, there) = (nodes[2].reader().await, nodes[0].reader().await);
+    let config = || nodes[2].config().key_prefix("{a}:");
+    let sink = connect(config()).await.unwrap();
+    assert!(publish(&sink, "orders", events("a", 0..2)).await.all_confirmed());
+    give_a_away(&here, &there).await;
+    for count in [1, 2] {
+        let failure = failure_of(publish(&sink, "orders", events("a", 0..count)).await);
+        assert_outage(&failure, "E-REDIS-DOWN");
+        assert!(failure.to_string().contains("MOVED"), "{failure}");
+    }
+    let fresh = connect(config()).await.unwrap();
+    let failure = failure_of(publish(&fresh, "orders", events("a", 0..2)).await);
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-REDIS-CLUSTER"));
+    give_a_away(&there, &here).await;
+    until_confirmed(&sink, "orders", events("a", 0..2)).await;
+}
+
+/// The slot of {a}, which is on the last node of three at first; what is in it is lost.
+async fn give_a_away(from: &Reader, to: &Reader) {
+    const SLOT: u16 = 15495;
+    let giver: String = from.ask(cmd("CLUSTER").arg("MYID")).await;
+    let taker: String = to.ask(cmd("CLUSTER").arg("MYID")).await;
+    let set = |state: &str, node: &str| {
+        let mut command = cmd("CLUSTER");
+        command.arg("SETSLOT").arg(SLOT).arg(state).arg(node);
+        command
+    };
+    from.ask::<()>(cmd("DEL").arg("{a}:orders")).await;
+    to.ask::<()>(&set("IMPORTING", &giver)).await;
+    to.ask::<()>(&set("NODE", &taker)).await;
+    from.ask::<()>(&set("NODE", &taker)).await;
+}
+
 #[tokio::test]
 async fn a_server_with_too_many_clients_is_an_outage() {
     let Some(server) = OwnServer::start(&[]).await else { return };

@@ -75,7 +75,7 @@ use self::upkeep::{Limits, read_limits, read_retention};
 use self::words::hint;
 pub(crate) use self::words::nearest;
 use crate::exit::Problem;
-use crate::wiring::SINKS;
+use crate::wiring::{Identity, SINKS};
 
 /// What `semel.toml` and the environment say, checked.
 #[derive(Debug, Default)]
@@ -158,6 +158,13 @@ impl Config {
     fn with_fingerprints(mut self, record: &Record) -> Self {
         for pipeline in &mut self.pipelines {
             pipeline.fingerprint = record.fingerprint(&pipeline.name);
+        }
+        let of_pipelines = self.pipelines.iter_mut();
+        let of_pipelines =
+            of_pipelines.flat_map(|each| each.sinks.iter_mut().chain(&mut each.alert));
+        for sink in of_pipelines.chain(&mut self.sinks) {
+            let fingerprint = record.fingerprint_of(&format!("sink.{}", sink.name));
+            sink.connect.identity = Some(Identity { name: sink.name.clone(), fingerprint });
         }
         self
     }

@@ -193,6 +193,8 @@ pub(super) fn read_pipeline(
     let (source, sinks, routing, retry) = (source?, to?, routing?, retry?);
 
     let usual = Settings::default();
+    let all = sinks.iter().chain(&alert);
+    let limits_of_calls = all.map(|sink| sink.connect.publish_limit(usual.publish_timeout));
     // What is not asked for gives way to what is.
     let most = limits.in_flight_events.unwrap_or(usize::MAX);
     let batch_events = source.batch.unwrap_or(usual.batch_events.min(most));
@@ -203,6 +205,7 @@ pub(super) fn read_pipeline(
             .unwrap_or(usual.in_flight_events.max(batch_events)),
         in_flight_bytes: limits.in_flight_bytes.unwrap_or(usual.in_flight_bytes),
         poll_interval: source.poll_interval.unwrap_or(usual.poll_interval),
+        publish_timeout: limits_of_calls.max().unwrap_or(usual.publish_timeout),
         schedule: retry.schedule,
         on_dead: retry.on_dead,
         ..usual
@@ -260,7 +263,22 @@ fn read_sinks(
         }
     }
     let found = names.iter().map(|name| named(section, "to", "sink", name, sinks));
-    found.collect::<Vec<_>>().into_iter().collect()
+    let found: Vec<Sink> = found.collect::<Vec<_>>().into_iter().collect::<Option<_>>()?;
+    check_company(section, &found);
+    Some(found)
+}
+
+/// What a sink has and another refuses is a dead letter, and may be sent again when the sink has
+/// forgotten it.
+fn check_company(section: &Section<'_>, sinks: &[Sink]) {
+    let once = sinks.iter().find(|sink| sink.connect.is_exactly_once());
+    if let Some(Sink { name, .. }) = once.filter(|_| sinks.len() > 1) {
+        let why = format!(
+            "{name:?} delivers exactly once, but not beside others: an event that another sink refuses \
+             would be sent to it again; write two pipelines, one of them to {name:?} alone"
+        );
+        section.wrong("to", &why);
+    }
 }
 
 /// What a key of a pipeline refers to.

@@ -62,10 +62,20 @@ impl Record {
         for asked in self.0.iter().filter(|asked| asked.path == own) {
             let kind = if asked.key == "from" { "source" } else { "sink" };
             if let ("from" | "to" | "alert", Some(found)) = (asked.key.as_str(), &asked.found) {
-                sections.extend(found.value.split(", ").map(|name| format!("{kind}.{name}")));
+                let names = found.value.split(',').map(str::trim);
+                sections.extend(names.map(|name| format!("{kind}.{name}")));
             }
         }
         sections.insert(own);
+        self.hashed(&sections)
+    }
+
+    /// All that a section says, as one number.
+    pub(super) fn fingerprint_of(&self, section: &str) -> u64 {
+        self.hashed(&BTreeSet::from([section.to_owned()]))
+    }
+
+    fn hashed(&self, sections: &BTreeSet<String>) -> u64 {
         let mut hasher = DefaultHasher::new();
         for asked in &self.0 {
             let is_below = |section: &String| {

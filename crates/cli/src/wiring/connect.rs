@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use semel_backends::{Arrival, DeadQueue};
 use semel_core::coordination::Share;
 use semel_core::{Failure, Fault, Sink, Topic};
 
+use super::shared::{Identity, shared};
 use super::{Connecting, ReadSink};
 
 /// Connects a sink that was configured.
@@ -17,13 +19,20 @@ pub(crate) struct ConnectSink {
     pub(super) settings: String,
     pub(super) connect: Arc<dyn Fn() -> Connecting<Arc<dyn Sink>> + Send + Sync>,
     pub(super) share: Option<ConnectShare>,
+    /// Whoever has the same one shares the connection.
+    pub(crate) identity: Option<Identity>,
+    /// How long a publish call may take by its own settings, where they say so.
+    pub(super) longest_call: Option<Duration>,
     /// Why no topic of a template can be one of it, and what to do about it.
-    pub(crate) no_topic: fn(&str) -> Option<&'static str>,
+    pub(crate) no_topic: NoTopic,
     /// Where what is there can be read without taking it out.
     pub(crate) read: Option<ReadSink>,
     /// Where consumers leave dead letters: opens a queue of them.
     pub(crate) letters: Option<OpenLetters>,
 }
+
+/// Why no topic of a template can be one of a sink.
+pub(super) type NoTopic = Arc<dyn Fn(&str) -> Option<&'static str> + Send + Sync>;
 
 /// Opens a queue of dead letters.
 pub(crate) type OpenLetters = Arc<dyn Fn(String) -> Connecting<Box<dyn DeadQueue>> + Send + Sync>;
@@ -71,9 +80,46 @@ impl ConnectSink {
         Self { letters: Some(Arc::new(open)), ..self }
     }
 
-    /// For everyone.
+    /// Whether an event is there once, as long as nobody else can have it offered again.
+    pub(crate) fn is_exactly_once(&self) -> bool {
+        self.share.is_some()
+    }
+
+    /// The same, and not every template can be a topic of it.
+    #[cfg(any(
+        feature = "aws",
+        feature = "kafka",
+        feature = "mqtt",
+        feature = "nats",
+        feature = "rabbitmq"
+    ))]
+    pub(super) fn with_topics(
+        self,
+        no_topic: impl Fn(&str) -> Option<&'static str> + Send + Sync + 'static,
+    ) -> Self {
+        Self { no_topic: Arc::new(no_topic), ..self }
+    }
+
+    /// The same, and a publish call may take so long.
+    #[cfg(feature = "sinks")]
+    pub(super) fn with_longest_call(self, longest_call: Option<Duration>) -> Self {
+        Self { longest_call, ..self }
+    }
+
+    /// How long a publish call may take before the relay gives it up: longer than the sink does, for only
+    /// the sink knows whether silence is an outage.
+    pub(crate) fn publish_limit(&self, usual: Duration) -> Duration {
+        const SPARE: Duration = Duration::from_secs(5);
+        self.longest_call.map_or(usual, |longest| usual.max(longest + SPARE))
+    }
+
+    /// For everyone: all who use the same sink of this process have the same connection.
     pub(crate) fn connect(&self) -> Connecting<Arc<dyn Sink>> {
-        (self.connect)()
+        let connecting = (self.connect)();
+        match self.identity.clone() {
+            Some(identity) => Box::pin(shared(identity, connecting)),
+            None => connecting,
+        }
     }
 
     /// For the shares of a pipeline: one for all of them, unless each must have its own. Of a sink that
@@ -85,8 +131,8 @@ impl ConnectSink {
         match self.connect().await {
             Ok(sink) => Ok(ShareSinks::Same(sink)),
             Err(failure) if failure.fault() == Fault::Unavailable && !drain => {
-                let connect = Arc::clone(&self.connect);
-                Ok(ShareSinks::Each(Arc::new(move |_, _| connect())))
+                let later = self.clone();
+                Ok(ShareSinks::Each(Arc::new(move |_, _| later.connect())))
             }
             Err(failure) => Err(failure),
         }
@@ -124,5 +170,14 @@ where
         let connecting = connect(config.clone());
         Box::pin(async move { Ok(Arc::new(connecting.await?) as Arc<dyn Sink>) }) as Connecting<_>
     });
-    ConnectSink { settings, connect, share: None, no_topic: |_| None, read: None, letters: None }
+    ConnectSink {
+        settings,
+        connect,
+        share: None,
+        identity: None,
+        longest_call: None,
+        no_topic: Arc::new(|_: &str| None),
+        read: None,
+        letters: None,
+    }
 }

@@ -13,6 +13,7 @@ mod keys;
     feature = "redis"
 ))]
 mod logins;
+mod shared;
 mod sinks;
 mod topics;
 
@@ -33,6 +34,7 @@ use semel_core::{AdminStore, Event, EventId, Failure, Source};
 pub(crate) use self::arrivals::{ReadSink, arrivals_in};
 pub(crate) use self::connect::{ConnectSink, ShareSinks};
 pub(crate) use self::keys::{Keys, connect_keys};
+pub(crate) use self::shared::Identity;
 pub(crate) use self::sinks::{SINKS, SinkKind, missing_feature, sinks_in_words};
 
 /// A kind of database, known by the beginning of its URL.

@@ -214,7 +214,8 @@ fn kafka(section: &mut Section<'_>) -> Option<ConnectSink> {
     });
     let plain = plain
         .with_letters(letters, |config, queue| async move { config.dead_letters(&queue).await });
-    Some(ConnectSink { share, no_topic: super::topics::kafka, ..plain })
+    let plain = plain.with_topics(super::topics::kafka).with_longest_call(patience);
+    Some(ConnectSink { share, ..plain })
 }
 
 #[cfg(feature = "kafka")]
@@ -284,8 +285,8 @@ fn rabbitmq(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, timeout, RabbitmqConfig::timeout);
     config = with(config, size, RabbitmqConfig::max_message_bytes);
     let letters = config.clone();
-    let sink = sink(config, RabbitmqConfig::connect);
-    let sink = ConnectSink { no_topic: super::topics::rabbitmq, ..sink };
+    let sink = sink(config, RabbitmqConfig::connect).with_longest_call(timeout);
+    let sink = sink.with_topics(super::topics::rabbitmq);
     Some(
         sink.with_letters(
             letters,
@@ -335,10 +336,10 @@ fn nats(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, stream, NatsConfig::create_stream);
     config = with(config, timeout, NatsConfig::timeout);
     let (read, letters) = (config.clone(), config.clone());
-    let sink = sink(config, NatsConfig::connect);
+    let sink = sink(config, NatsConfig::connect).with_longest_call(timeout);
     let sink = sink
         .with_letters(letters, |config, queue| async move { config.dead_letters(&queue).await });
-    let sink = ConnectSink { no_topic: super::topics::nats, ..sink };
+    let sink = sink.with_topics(super::topics::nats);
     Some(sink.readable(move |topics| {
         let config = read.clone();
         async move { config.arrivals(&topics).await }
@@ -372,8 +373,8 @@ fn mqtt(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, window, MqttConfig::max_in_flight);
     config = with(config, size, MqttConfig::max_message_bytes);
     config = with(config, timeout, MqttConfig::timeout);
-    let sink = sink(config, MqttConfig::connect);
-    Some(ConnectSink { no_topic: super::topics::mqtt, ..sink })
+    let sink = sink(config, MqttConfig::connect).with_longest_call(timeout);
+    Some(sink.with_topics(super::topics::mqtt))
 }
 
 #[cfg(feature = "redis")]
@@ -395,7 +396,7 @@ fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, size, RedisConfig::max_field_bytes);
     config = with(config, timeout, RedisConfig::timeout);
     let (read, letters) = (config.clone(), config.clone());
-    let sink = sink(config, RedisConfig::connect);
+    let sink = sink(config, RedisConfig::connect).with_longest_call(timeout);
     let sink = sink
         .with_letters(letters, |config, queue| async move { config.dead_letters(&queue).await });
     Some(sink.readable(move |topics| {
@@ -406,10 +407,10 @@ fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
 
 #[cfg(feature = "aws")]
 fn sqs(section: &mut Section<'_>) -> Option<ConnectSink> {
-    let config = aws(section)?;
+    let Aws { config, timeout, .. } = aws(section)?;
     let letters = config.clone();
-    let sink = sink(config, semel_backends::aws::AwsConfig::connect_sqs);
-    let sink = ConnectSink { no_topic: super::topics::sqs, ..sink };
+    let sink = sink(config, semel_backends::aws::AwsConfig::connect_sqs).with_longest_call(timeout);
+    let sink = sink.with_topics(super::topics::sqs);
     Some(
         sink.with_letters(
             letters,
@@ -420,22 +421,44 @@ fn sqs(section: &mut Section<'_>) -> Option<ConnectSink> {
 
 #[cfg(feature = "aws")]
 fn sns(section: &mut Section<'_>) -> Option<ConnectSink> {
-    let (prefix, config) = (section.optional("arn_prefix"), aws(section));
-    let no_topic: fn(&str) -> Option<&'static str> =
-        if prefix.is_some() { super::topics::sns } else { super::topics::sns_without_prefix };
-    let sink = sink((config?, prefix), |(config, prefix)| config.connect_sns(prefix));
-    Some(ConnectSink { no_topic, ..sink })
+    use super::topics::{is_of_another_region, sns, sns_without_prefix};
+    const ELSEWHERE: &str =
+        "its region is not that of the sink; write the region of the topic there";
+    let (prefix, aws) = (section.optional("arn_prefix"), aws(section));
+    let Aws { config, timeout, region } = aws?;
+    let is_elsewhere =
+        move |arn: &str| region.as_ref().is_some_and(|region| is_of_another_region(arn, region));
+    if prefix.as_deref().is_some_and(&is_elsewhere) {
+        section.wrong("arn_prefix", ELSEWHERE);
+    }
+    let no_topic = if prefix.is_some() { sns } else { sns_without_prefix };
+    let sink = sink((config, prefix), |(config, prefix)| config.connect_sns(prefix));
+    let sink = sink.with_topics(move |topic| match no_topic(topic) {
+        None if is_elsewhere(topic) => Some(ELSEWHERE),
+        known => known,
+    });
+    Some(sink.with_longest_call(timeout))
 }
 
 #[cfg(feature = "aws")]
 fn eventbridge(section: &mut Section<'_>) -> Option<ConnectSink> {
-    let (source, config) = (section.optional("source"), aws(section));
-    Some(sink((config?, source), |(config, source)| config.connect_eventbridge(source)))
+    let (source, aws) = (section.optional("source"), aws(section));
+    let Aws { config, timeout, .. } = aws?;
+    let sink = sink((config, source), |(config, source)| config.connect_eventbridge(source));
+    Some(sink.with_longest_call(timeout))
+}
+
+#[cfg(feature = "aws")]
+struct Aws {
+    config: semel_backends::aws::AwsConfig,
+    timeout: Option<std::time::Duration>,
+    /// That of ARNs, where it is known: what only speaks like AWS may call it anything.
+    region: Option<String>,
 }
 
 /// What all services of AWS have in common.
 #[cfg(feature = "aws")]
-fn aws(section: &mut Section<'_>) -> Option<semel_backends::aws::AwsConfig> {
+fn aws(section: &mut Section<'_>) -> Option<Aws> {
     use semel_backends::aws::AwsConfig;
     let (region, endpoint) = (section.optional("region"), section.optional("endpoint_url"));
     let (id, key) = (section.optional("access_key_id"), section.secret("secret_access_key"));
@@ -454,12 +477,13 @@ fn aws(section: &mut Section<'_>) -> Option<semel_backends::aws::AwsConfig> {
     if let Some(format) = format {
         config = checked(section, "format", config.format(format))?;
     }
-    config = with(config, region, AwsConfig::region);
+    config = with(config, region.clone(), AwsConfig::region);
+    let region = region.filter(|_| endpoint.is_none());
     config = with(config, endpoint, AwsConfig::endpoint_url);
     config = with(config, size, AwsConfig::max_message_bytes);
     config = with(config, concurrency, AwsConfig::concurrency);
     config = with(config, timeout, AwsConfig::timeout);
-    Some(config)
+    Some(Aws { config, timeout, region })
 }
 
 #[cfg(feature = "webhook")]
@@ -491,7 +515,9 @@ fn webhook(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, timeout, WebhookConfig::timeout);
     config = with(config, concurrency, WebhookConfig::concurrency);
     config = with(config, ca, WebhookConfig::ca_file);
-    Some(sink(config, WebhookConfig::connect))
+    // What is sent at the end of the first has as long for its answer.
+    let longest_call = timeout.map(|timeout| timeout * 2);
+    Some(sink(config, WebhookConfig::connect).with_longest_call(longest_call))
 }
 
 /// How long a sink may wait for something.

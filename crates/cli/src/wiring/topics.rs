@@ -82,6 +82,13 @@ pub(super) fn sns_without_prefix(template: &str) -> Option<&'static str> {
     sns(template)
 }
 
+/// Whether an ARN, or the beginning of one, is of another region than this one.
+#[cfg(feature = "aws")]
+pub(super) fn is_of_another_region(arn: &str, region: &str) -> bool {
+    let named = arn.strip_prefix("arn:").and_then(|rest| rest.split(':').nth(2));
+    named.is_some_and(|named| !named.is_empty() && !named.contains('{') && named != region)
+}
+
 #[cfg(feature = "aws")]
 fn is_aws_name(name: &str, longest: usize) -> bool {
     let plain = name.strip_suffix(".fifo").unwrap_or(name);
@@ -192,6 +199,17 @@ mod tests {
                 &["orders", "{aggregate_type}-events", "{aggregate_type}.events", "{header.a}.b"],
             ),
         ]);
+    }
+
+    #[test]
+    fn the_region_of_an_arn_is_known_where_it_says_one() {
+        for other in ["arn:aws:sns:us-east-1:1:orders", "arn:aws:sns:us-east-1:"] {
+            assert!(is_of_another_region(other, "eu-central-1"), "{other}");
+        }
+        let same = ["arn:aws:sns:eu-central-1:1:{id}", "arn:aws:sns:{header.region}:1:a", "a", ""];
+        for same in same {
+            assert!(!is_of_another_region(same, "eu-central-1"), "{same}");
+        }
     }
 
     fn long(length: usize) -> String {

@@ -200,6 +200,8 @@ const BROKERS: &[(In, &str, &str)] = if cfg!(feature = "full") { &[
     (Sink, "type = 'redis'\nurl = 'redis://shop@b'\npassword = 'x'", "password: needs user beside it"),
     (Sink, "type = 'sqs'\nsecret_access_key = 'x'", "secret_access_key: needs access_key_id beside it"),
     (Sink, "type = 'sqs'\nsession_token = 'x'", "needs access_key_id and secret_access_key beside it"),
+    // exactly once beside others
+    (Whole, "[source.orders]\nurl = 'sqlite://shop.db'\n[sink.audit]\ntype = 'stdout'\n[sink.out]\ntype = 'kafka'\nbrokers = 'b:9092'\ndelivery = 'exactly_once'\n[pipeline.orders]\nfrom = 'orders'\nto = ['out', 'audit']", "write two pipelines, one of them to \"out\" alone"),
     // topics that can never be
     (Topic, "type = 'kafka'\nbrokers = 'b:9092'\ntopic = '.'", "Kafka keeps this name for itself; write another one"),
     (Topic, "type = 'kafka'\nbrokers = 'b:9092'\ntopic = '..'", "Kafka keeps this name for itself; write another one"),

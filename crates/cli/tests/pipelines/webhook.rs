@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -120,6 +121,58 @@ fn an_alert_goes_to_a_webhook_as_well() {
     let alert: Value = serde_json::from_str(body).unwrap();
     assert_eq!((&alert["pipeline"], &alert["count"]), (&"orders".into(), &1.into()), "{alert}");
     assert_eq!(alert["letters"][0]["event_type"], "Refused", "{alert}");
+}
+
+/// How many requests it got, and how many of them at once at most.
+#[derive(Default)]
+struct Crowd {
+    present: AtomicUsize,
+    most: AtomicUsize,
+    all: AtomicUsize,
+}
+
+/// Takes its time for every event.
+fn slow_endpoint() -> (String, Arc<Crowd>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let crowd = Arc::new(Crowd::default());
+    let counted = Arc::clone(&crowd);
+    thread::spawn(move || {
+        loop {
+            let mut reader = connection_with_an_event(&listener);
+            let crowd = Arc::clone(&counted);
+            thread::spawn(move || {
+                crowd.all.fetch_add(1, Ordering::SeqCst);
+                let present = crowd.present.fetch_add(1, Ordering::SeqCst) + 1;
+                crowd.most.fetch_max(present, Ordering::SeqCst);
+                thread::sleep(Duration::from_millis(50));
+                crowd.present.fetch_sub(1, Ordering::SeqCst);
+                let answer = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+                reader.get_mut().write_all(answer.as_bytes()).unwrap();
+            });
+        }
+    });
+    (address, crowd)
+}
+
+/// `concurrency` is that of the endpoint, however many pipelines lead to it.
+#[test]
+fn pipelines_to_one_endpoint_share_its_limits() {
+    let shop = Shop::new();
+    let (address, crowd) = slow_endpoint();
+    shop.write_config(&format!(
+        "[source.orders]\nurl = \"sqlite://shop.db\"\n\
+         [sink.hook]\ntype = \"webhook\"\nurl = \"http://{address}/orders\"\nplain_http = true\n\
+         allow = [\"127.0.0.1\"]\nconcurrency = 1\n\
+         [pipeline.orders]\nfrom = \"orders\"\nto = \"hook\"\n\
+         [pipeline.more]\nfrom = \"orders\"\nto = \"hook\"\n"
+    ));
+    for kind in ["A", "B", "C", "D", "E"] {
+        send(&shop, kind);
+    }
+    shop.expect(0, &["relay", "--drain"]);
+    assert_eq!(crowd.all.load(Ordering::SeqCst), 10);
+    assert_eq!(crowd.most.load(Ordering::SeqCst), 1);
 }
 
 #[test]

@@ -93,6 +93,18 @@ fn another_fingerprint_is_another_configuration() {
     for text in changed {
         assert_ne!(usual, print(&text), "{text}");
     }
+    // However the list of sinks is written, each of them belongs to it.
+    let second = format!("{SMALLEST}[sink.audit]\ntype = \"file\"\npath = \"audit.ndjson\"\n");
+    for to in ["out,audit", "out, audit", "audit ,out"] {
+        let print = |text: &str| {
+            let to = [("SEMEL_PIPELINE__ORDERS__TO", to)];
+            parse_with(text, &to).unwrap().pipelines[0].fingerprint
+        };
+        for file in ["events.ndjson", "audit.ndjson"] {
+            let other = second.replace(file, "other.ndjson");
+            assert_ne!(print(&second), print(&other), "{to}: {file}");
+        }
+    }
 }
 
 #[test]

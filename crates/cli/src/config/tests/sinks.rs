@@ -55,6 +55,20 @@ fn half_a_login_is_a_mistake() {
     ]);
 }
 
+#[test]
+fn a_sink_that_delivers_exactly_once_is_alone() {
+    let once = "type = \"kafka\"\nbrokers = \"b:9092\"\ndelivery = \"exactly_once\"";
+    let audit = "[sink.audit]\ntype = \"stdout\"\n";
+    let both = |sink: &str| to(sink).replace("to = \"out\"", "to = [\"audit\", \"out\"]") + audit;
+    let wrong = "f:9  [pipeline.orders] to: \"out\" delivers exactly once, but not beside others";
+    check(&[(both(once), wrong)]);
+    let two = to(once) + audit + "[pipeline.audit]\nfrom = \"orders\"\nto = \"audit\"\n";
+    let list = to(once).replace("to = \"out\"", "to = [\"out\"]");
+    for right in [both(&once.replace("exactly", "at_least")), two, list] {
+        parse(&right).unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_password_alone_is_that_of_the_default_user_of_redis() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -105,6 +119,68 @@ fn topics_that_can_never_be_are_found_before_the_first_event() {
     ] {
         parse(&right).unwrap();
     }
+}
+
+#[test]
+fn an_arn_of_another_region_is_found_before_the_first_event() {
+    let arn = "arn:aws:sns:us-east-1:123456789012:";
+    let sns = |lines: &str| to(&format!("type = \"sns\"\nregion = \"eu-central-1\"\n{lines}"));
+    let prefix = format!("arn_prefix = \"{arn}\"\n");
+    let whole = |sink: String| format!("{sink}topic = \"{arn}orders\"\n");
+    check(&[
+        (
+            format!("{}topic = \"orders\"\n", sns(&prefix)),
+            "f:6  [sink.out] arn_prefix: its region is not that of the sink; write",
+        ),
+        (
+            whole(sns("")),
+            "f:10  [pipeline.orders] topic: \"arn:aws:sns:us-east-1:123456789012:orders\" cannot be a \
+             topic of sns: its region",
+        ),
+    ]);
+    parse(&whole(sns("").replace("eu-central-1", "us-east-1"))).unwrap();
+    // What only speaks like AWS may call its region anything.
+    parse(&whole(sns("endpoint_url = \"http://localhost:4566\"\n"))).unwrap();
+}
+
+#[test]
+fn a_publish_call_may_take_longer_than_its_sinks_wait() {
+    let limit = |text: &str| parse(text).unwrap().pipelines[0].settings.publish_timeout.as_secs();
+    let hook =
+        |more: &str| format!("type = \"webhook\"\nurl = \"https://partner.example\"\n{more}");
+    assert_eq!(limit(SMALLEST), 30);
+    assert_eq!(limit(&to(&hook(""))), 30);
+    assert_eq!(limit(&to(&hook("timeout = \"12s\""))), 30);
+    assert_eq!(limit(&to(&hook("timeout = \"20s\""))), 45);
+    for sink in [
+        "type = \"kafka\"\nbrokers = \"b:9092\"",
+        "type = \"rabbitmq\"\nurl = \"amqp://localhost\"",
+        "type = \"nats\"\nurl = \"nats://localhost\"",
+        "type = \"mqtt\"\nurl = \"mqtt://localhost\"",
+        "type = \"redis\"\nurl = \"redis://localhost\"",
+        "type = \"eventbridge\"\nregion = \"eu-central-1\"",
+    ] {
+        assert_eq!(limit(&to(&format!("{sink}\ntimeout = \"20s\""))), 30, "{sink}");
+        assert_eq!(limit(&to(&format!("{sink}\ntimeout = \"60s\""))), 65, "{sink}");
+    }
+    let night = hook("timeout = \"5m\"\n");
+    assert_eq!(limit(&format!("{SMALLEST}alert = \"night\"\n[sink.night]\n{night}")), 605);
+}
+
+#[test]
+fn one_sink_has_one_identity_and_a_changed_one_another() {
+    let second = "[pipeline.second]\nfrom = \"orders\"\nto = \"out\"\nalert = \"out\"\n";
+    let config = parse(&format!("{SMALLEST}{second}")).unwrap();
+    let [first, second] = &config.pipelines[..] else { panic!("two pipelines") };
+    let identity = |sink: &Sink| sink.connect.identity.clone().unwrap();
+    assert_eq!(identity(&first.sinks[0]), identity(&second.sinks[0]));
+    assert_eq!(identity(&first.sinks[0]), identity(second.alert.as_ref().unwrap()));
+    let hook = |secret: &str| {
+        let lines = format!("type = \"webhook\"\nurl = \"https://partner.example\"\n{secret}");
+        identity(&parse(&to(&lines)).unwrap().pipelines[0].sinks[0])
+    };
+    assert_eq!(hook("authorization = \"a\""), hook("authorization = \"a\""));
+    assert_ne!(hook("authorization = \"a\""), hook("authorization = \"b\""), "secrets count");
 }
 
 #[test]
