@@ -96,6 +96,13 @@ pub trait InboxStore: Send + Sync {
         }
     }
 
+    /// What is done in the transaction from now on is the effect of `id`, which is recorded in it. For a
+    /// store that cannot undo: it tells by that what was done for whom when something fails half-way.
+    /// By default nobody needs to know.
+    fn attend(&self, tx: &mut Self::Tx<'_>, consumer: &str, id: EventId) {
+        let _ = (tx, consumer, id);
+    }
+
     /// Stores what the effect returned, for duplicates to get. Only after `record` said
     /// [`Seen::First`] in the same transaction; a second call replaces the first.
     ///
@@ -112,7 +119,8 @@ pub trait InboxStore: Send + Sync {
     /// Commits: effect and id together.
     ///
     /// # Errors
-    /// After an error it is unknown whether the commit happened. Redelivery finds out.
+    /// After an error it is unknown whether the commit happened, or for which ids, where the store
+    /// cannot undo. Redelivery finds out.
     fn commit(&self, tx: Self::Tx<'static>) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Undoes everything since `begin`. Dropping the transaction has the same effect, later.
@@ -172,6 +180,7 @@ pub trait InboxStore: Send + Sync {
             match self.record(tx, consumer, id).await? {
                 Seen::Duplicate { result } => Ok(Processed::Duplicate(result)),
                 Seen::First => {
+                    self.attend(tx, consumer, id);
                     let result = effect(tx).await?;
                     if !result.is_empty() {
                         self.store_result(tx, consumer, id, result.clone()).await?;

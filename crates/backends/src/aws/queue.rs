@@ -38,7 +38,9 @@ impl Queue {
                 }
                 Err(failure) => {
                     // What cannot be put aside now comes again.
-                    self.bury(&incoming, &failure, 0).await.ok();
+                    if let Err(failure) = self.bury(&incoming, &failure, 0).await {
+                        self.intake.fail(failure);
+                    }
                     self.hold.forget(&incoming.id);
                 }
             }

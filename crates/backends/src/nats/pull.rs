@@ -14,7 +14,7 @@ use semel_core::wire::{Binding, Epitaph};
 use semel_core::{Failure, Message};
 use tokio::time::sleep;
 
-use super::error::{acknowledging, down, missing, publishing};
+use super::error::{acknowledging, down, missing, publishing, stored};
 use super::link::Link;
 use super::message::{event_of, own_headers};
 use crate::intake::Intake;
@@ -100,7 +100,8 @@ impl Puller {
         let unsent = |error| publishing(&self.dead, error);
         let (subject, body) = (self.dead.clone(), place.body.clone());
         let sent = self.link.context.publish_with_headers(subject, headers, body).await;
-        sent.map_err(unsent)?.await.map_err(unsent)?;
+        let ack = sent.map_err(unsent)?.await.map_err(unsent)?;
+        stored(&self.dead, &ack)?;
         self.answer(place, b"+TERM").await
     }
 
@@ -124,7 +125,11 @@ impl Puller {
                 self.intake.receive(message, place);
             }
             // What cannot be put aside now comes again.
-            Err(failure) => drop(self.bury(&place, &failure, 0).await),
+            Err(failure) => {
+                if let Err(failure) = self.bury(&place, &failure, 0).await {
+                    self.intake.fail(failure);
+                }
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ use super::entry::BODY;
 use super::error::{failure, strange_answer};
 use super::keys::{PATIENCE, millis};
 use super::link::{Dialler, Link};
-use super::script::Script;
+use super::script::{MOST_WORDS, Script};
 
 /// One member of a group, and the streams that the group reads.
 pub(super) struct Group {
@@ -172,7 +172,8 @@ impl Group {
         self.ask("acknowledge", &acknowledge).await.map(drop)
     }
 
-    /// Writes a dead letter and acknowledges the entry, both or neither, and once.
+    /// Writes a dead letter and acknowledges the entry, both or neither, and once. An entry with more
+    /// fields than a script can write may become two letters when it is interrupted.
     pub(super) async fn bury(
         &self,
         stream: &Stream,
@@ -186,12 +187,20 @@ impl Group {
         epitaph.headers(Binding::Redis, &mut |name, value| {
             said.extend([name.into(), value.into()]);
         });
-        let count = said.len().to_string();
-        let mut words = vec![self.name.as_bytes(), id.as_bytes(), count.as_bytes()];
+        let (most, count) = (MOST_WORDS.to_string(), said.len().to_string());
+        let (name, id) = (self.name.as_bytes(), id.as_bytes());
+        let mut words = vec![name, id, most.as_bytes(), count.as_bytes()];
         words.extend(said.iter().map(Vec::as_slice));
         words.extend(fields.iter().flat_map(|(name, value)| [&**name, &**value]));
         let names = [&*stream.key, &*stream.dead];
-        let bury = async |link: &Link| self.scripts.bury.run(link, &names, &words).await;
+        let bury = async |link: &Link| match self.scripts.bury.run(link, &names, &words).await? {
+            answer @ Value::Array(_) => {
+                let letter: Vec<Vec<u8>> = from_redis_value(answer)?;
+                link.ask(cmd("XADD").arg(&stream.dead).arg("*").arg(letter)).await?;
+                link.ask(cmd("XACK").arg(&stream.key).arg(&self.name).arg(id)).await
+            }
+            answer => Ok(answer),
+        };
         self.on_link("write a dead letter", bury).await.map(drop)
     }
 

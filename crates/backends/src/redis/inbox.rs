@@ -6,7 +6,9 @@
 //! |---|---|---|
 //! | `L` | whose | a handler has it in hand; it expires with the lease |
 //! | `D` | `1` and the result, or `0` | it took effect |
-//! | `H` | the error | a command failed after others had taken effect |
+//! | `H` | the error | a command failed after others of the same message had taken effect |
+
+mod tx;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,17 +17,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use redis::{Arg, Cmd, RedisError, Value};
+use redis::{RedisError, Value};
 use semel_core::inbox::{InboxStore, Seen};
 use semel_core::{EventId, Failure};
-use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
 use super::config::RedisConfig;
-use super::error::{DOWN_CODE, busy, failure, half_an_effect, no_effect, strange_answer, too_late};
+use super::error::{DOWN_CODE, busy, failure, half_an_effect, strange_answer};
 use super::keys::{PATIENCE, millis, risks};
 use super::link::{Dialler, Link};
 use super::script::Script;
+
+use self::tx::Held;
+pub use self::tx::RedisTx;
 
 /// How long an id is remembered unless the user says else.
 const A_WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -189,103 +193,13 @@ impl RedisInbox {
     }
 }
 
-/// Commands that take effect together with the memory of the messages they are for, or not at all.
-///
-/// Nothing is sent before the commit, so a command's answer cannot be had, and no command sees
-/// those before it until then. What depends on a value is for one command that is atomic by itself
-/// (`INCRBY`, `HSETNX`, `ZADD GT`). Scripts, transactions and blocking commands cannot be queued.
-pub struct RedisTx {
-    inbox: RedisInbox,
-    lock: String,
-    held: Vec<Held>,
-    commands: Vec<Cmd>,
-}
-
-/// A message in hand, and what its handler returned.
-struct Held {
-    name: String,
-    result: Option<Bytes>,
-}
-
-impl RedisTx {
-    /// Adds a command to what the commit carries out, in this order.
-    pub fn queue(&mut self, command: &Cmd) {
-        self.commands.push(command.clone());
-    }
-
-    fn find(&mut self, name: &str) -> Option<&mut Held> {
-        self.held.iter_mut().find(|held| held.name == name)
-    }
-
-    /// Everything at once, on the server.
-    async fn carry_out(&self) -> Result<(), Failure> {
-        let keep = millis(self.inbox.keep);
-        let memories: Vec<_> = self.held.iter().map(Held::memory).collect();
-        let mut words = vec![self.lock.as_bytes(), keep.as_bytes()];
-        words.extend(memories.iter().map(Vec::as_slice));
-        let counts: Vec<_> =
-            self.commands.iter().map(|command| command.args_iter().count().to_string()).collect();
-        for (command, count) in self.commands.iter().zip(&counts) {
-            words.push(count.as_bytes());
-            words.extend(command.args_iter().map(|word| match word {
-                Arg::Simple(word) => word,
-                // The place of a cursor, for commands that scan; none of them has an effect.
-                _ => b"0",
-            }));
-        }
-        let names: Vec<_> = self.held.iter().map(|held| &*held.name).collect();
-        let call = async |link: &Link| {
-            let answer = self.inbox.scripts.commit.run(link, &names, &words).await;
-            answer.map_err(|error| failure("commit", error))
-        };
-        let answer = self.inbox.dialler.in_time(self.inbox.limit(), call).await?;
-        self.read(answer)
-    }
-
-    fn read(&self, answer: Value) -> Result<(), Failure> {
-        match answer {
-            Value::Int(1) => Ok(()),
-            Value::Int(0) => Err(too_late(self.inbox.lease)),
-            Value::Array(failed) => match &failed[..] {
-                [Value::Int(0), Value::BulkString(error)] => Err(no_effect(&text(error))),
-                [Value::Int(_), Value::BulkString(error)] => Err(half_an_effect(&text(error))),
-                _ => Err(strange_answer("commit")),
-            },
-            _ => Err(strange_answer("commit")),
-        }
-    }
-}
-
-impl Held {
-    fn memory(&self) -> Vec<u8> {
-        match &self.result {
-            Some(result) => [b"D1", result.as_ref()].concat(),
-            None => b"D0".to_vec(),
-        }
-    }
-}
-
-impl Drop for RedisTx {
-    fn drop(&mut self) {
-        let held = std::mem::take(&mut self.held);
-        if held.is_empty() {
-            return;
-        }
-        if let Ok(runtime) = Handle::try_current() {
-            let (inbox, lock) = (self.inbox.clone(), std::mem::take(&mut self.lock));
-            runtime.spawn(async move { inbox.forgo(&lock, &held).await });
-        }
-    }
-}
-
 impl InboxStore for RedisInbox {
     type Tx<'c> = RedisTx;
 
     /// Asks the server for nothing, but is connected to it afterwards.
     async fn begin(&self) -> Result<RedisTx, Failure> {
         self.dialler.in_time(self.limit(), async |_: &Link| Ok(())).await?;
-        let (held, commands) = (Vec::new(), Vec::new());
-        Ok(RedisTx { inbox: self.clone(), lock: format!("L{}", EventId::now()), held, commands })
+        Ok(RedisTx::new(self.clone()))
     }
 
     /// Waits while another transaction has the same message in hand, as long as a lease at most.
@@ -295,6 +209,7 @@ impl InboxStore for RedisInbox {
         consumer: &str,
         id: EventId,
     ) -> Result<Seen, Failure> {
+        tx.attend(None);
         let name = self.name(consumer, id);
         match tx.find(&name) {
             Some(held) => Ok(Seen::Duplicate { result: held.result.clone() }),
@@ -311,6 +226,7 @@ impl InboxStore for RedisInbox {
         consumer: &str,
         ids: &[EventId],
     ) -> Result<Vec<bool>, Failure> {
+        tx.attend(None);
         let mut names: Vec<_> = ids.iter().map(|id| self.name(consumer, *id)).collect();
         names.sort_unstable();
         names.dedup();
@@ -329,6 +245,10 @@ impl InboxStore for RedisInbox {
         Ok(ids.iter().map(|id| new.remove(&self.name(consumer, *id))).collect())
     }
 
+    fn attend(&self, tx: &mut Self::Tx<'_>, consumer: &str, id: EventId) {
+        tx.attend(Some(&self.name(consumer, id)));
+    }
+
     async fn store_result(
         &self,
         tx: &mut Self::Tx<'_>,
@@ -344,7 +264,7 @@ impl InboxStore for RedisInbox {
     }
 
     async fn commit(&self, mut tx: RedisTx) -> Result<(), Failure> {
-        if tx.held.is_empty() && tx.commands.is_empty() {
+        if tx.is_empty() {
             return Ok(());
         }
         let done = tx.carry_out().await;
@@ -391,11 +311,5 @@ impl fmt::Debug for RedisInbox {
             .field("keep", &self.keep)
             .field("lease", &self.lease)
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for RedisTx {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisTx").field("commands", &self.commands.len()).finish_non_exhaustive()
     }
 }

@@ -4,6 +4,9 @@ use redis::{Cmd, RedisError, Value, cmd, from_redis_value};
 
 use super::link::Link;
 
+/// How many words a script can give to a command. Lua has room for about 8,000.
+pub(super) const MOST_WORDS: usize = 7_000;
+
 /// A script that the server has been told.
 pub(super) struct Script {
     text: &'static str,

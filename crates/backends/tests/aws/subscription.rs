@@ -249,6 +249,26 @@ async fn a_missing_queue_of_dead_letters_is_misconfigured() {
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-AWS-MISSING"));
 }
 
+/// It comes again and again, and nobody would know why.
+#[tokio::test]
+async fn what_is_no_event_and_cannot_be_put_aside_is_told() {
+    let Some(reading) = <Reading<false> as Probe>::fresh().await else { return };
+    let mut reader = reading.open().await;
+    let delete = reading.dead.client.delete_queue().queue_url(&reading.dead.url);
+    timeout(PATIENCE, delete.send()).await.unwrap().unwrap();
+    reading.publish_foreign(&[("semel-event-id", "seven")], b"hello").await.unwrap();
+    let said = async {
+        loop {
+            if let Err(failure) = reader.next_batch(Limit::default()).await {
+                return failure;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let failure = timeout(PATIENCE, said).await.expect("it is said");
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-AWS-MISSING"));
+}
+
 /// A reader that is throttled asks nothing for as long as it was told.
 #[tokio::test]
 async fn a_throttled_reader_waits_as_long_as_it_is_asked_to() {

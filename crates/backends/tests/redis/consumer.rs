@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use redis::cmd;
 use semel_backends::redis::{RedisConfig, RedisInbox, RedisSubscription, RedisTx};
-use semel_core::{Event, Failure, Message};
+use semel_core::{Event, Failure, Message, Published, Sink, Verdict};
 use semel_relay::{Consumer, Relay, Stop, handler_fn};
 use semel_testkit::workload::lanes;
 use tokio::time::timeout;
@@ -79,4 +79,42 @@ async fn consume(effects: &str, inbox: RedisInbox, subscription: RedisSubscripti
     });
     let relay = Relay::new("billing", subscription, Consumer::new("billing", inbox, count));
     timeout(PATIENCE, relay.drain(Stop::never())).await.expect("an end").unwrap();
+}
+
+/// Nothing is undone in Redis, and yet a bad message spoils only itself: whether its first command
+/// fails or one after it.
+#[tokio::test]
+async fn a_message_whose_command_fails_spoils_no_other_of_its_batch() {
+    let Some(stream) = Stream::fresh().await else { return };
+    let url = format!("redis://{}", stream.proxy.address());
+    for (first, code) in [(true, "E-REDIS-EFFECT"), (false, "E-REDIS-EFFECT-HALF")] {
+        let effects = random_name("effects");
+        let inbox = RedisConfig::new(&url).unwrap().key_prefix(format!("{effects}:"));
+        let counted = effects.clone();
+        let count = handler_fn(move |tx: &mut RedisTx, message: &Message| {
+            let lane = &*message.event.aggregate_id;
+            let mut commands = vec![cmd("HINCRBY").arg(&counted).arg(lane).arg(1).to_owned()];
+            if lane == "2" {
+                let wrong = cmd("LPUSH").arg(&counted).arg("no list").to_owned();
+                commands.insert(usize::from(!first), wrong);
+            }
+            commands.iter().for_each(|command| tx.queue(command));
+            Box::pin(async { Ok(Bytes::new()) })
+        });
+        let consumer = Consumer::new("billing", inbox.connect_inbox().await.unwrap(), count);
+        let orders = ["1", "2", "3"].map(|lane| Event::new("order", lane, "Numbered"));
+        let batch = orders.map(|event| Message::first("orders", event));
+        for _ in 0..2 {
+            let published = consumer.publish(&batch).await;
+            let Published::Each(verdicts) = published else { panic!("{published:?}") };
+            assert!(
+                matches!(&verdicts[..], [Verdict::Confirmed, Verdict::Failed(failure), Verdict::Confirmed]
+                if failure.code() == code),
+                "{verdicts:?}"
+            );
+        }
+        let counted: Vec<Option<u64>> =
+            stream.reader.ask(cmd("HMGET").arg(&effects).arg(&["1", "2", "3"])).await;
+        assert_eq!(counted, [Some(1), (!first).then_some(1), Some(1)], "{code}");
+    }
 }

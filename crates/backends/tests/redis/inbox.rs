@@ -197,6 +197,26 @@ async fn half_an_effect_is_refused_and_never_repeated() {
     assert_eq!(inbox.effects().await, 1);
 }
 
+/// Lua would stop in the middle, with the id written and the effect missing.
+#[tokio::test]
+async fn a_command_of_too_many_words_is_refused_before_anything_happens() {
+    let Some(inbox) = Inbox::fresh().await else { return };
+    let queue = |tx: &mut RedisTx, words: usize| {
+        let many: Vec<_> = (2..words).map(|word| word.to_string()).collect();
+        tx.queue(cmd("RPUSH").arg(format!("{}:list", inbox.counter)).arg(many));
+    };
+    let id = EventId::now();
+    let mut tx = inbox.in_hand(id).await;
+    queue(&mut tx, 9_000);
+    let failure = inbox.commit(tx).await.unwrap_err();
+    assert_eq!((failure.fault(), failure.code()), (Fault::Refused, "E-REDIS-EFFECT-LONG"));
+    assert_eq!(inbox.effects().await, 0);
+    let mut tx = inbox.in_hand(id).await;
+    queue(&mut tx, 7_000);
+    inbox.commit(tx).await.unwrap();
+    assert_eq!(inbox.effects().await, 1);
+}
+
 #[tokio::test]
 async fn a_server_without_memory_takes_no_half_effect() {
     let Some(server) = OwnServer::start(&["--maxmemory-policy", "noeviction"]).await else {

@@ -131,7 +131,7 @@ async fn a_claim_survives_a_crash_of_the_server() {
 }
 
 /// A cluster of three nodes that know each other.
-async fn cluster() -> Option<Vec<OwnServer>> {
+pub(super) async fn cluster() -> Option<Vec<OwnServer>> {
     let mut nodes = Vec::new();
     for (from, to) in [(0, 5460), (5461, 10922), (10923, 16383)] {
         let node = OwnServer::start(&["--cluster-enabled", "yes"]).await?;

@@ -294,3 +294,38 @@ async fn a_name_that_is_no_stream_cannot_be_subscribed_to() {
     let failure = timeout(PATIENCE, config.open()).await.unwrap().unwrap_err();
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-REDIS-TYPE"));
 }
+
+/// A script is not undone: the entry must not leave the group before its letter is written.
+#[tokio::test]
+async fn a_message_whose_dead_letter_cannot_be_written_stays() {
+    let Some(group) = <Group<true> as Probe>::fresh().await else { return };
+    group.commit_all(&lanes(1)).await;
+    let mut member = group.open().await;
+    let receipt = next(&mut member).await[0].receipt;
+    group.0.reader.ask::<()>(cmd("SET").arg(group.dead_stream()).arg("text")).await;
+    let dead = [Settlement { receipt, outcome: semel_testkit::workload::dead(false) }];
+    let failure = member.settle(&dead).await.unwrap_err();
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-REDIS-TYPE"));
+    group.0.reader.ask::<u64>(cmd("DEL").arg(group.dead_stream())).await;
+    for _ in 0..2 {
+        assert!(member.settle(&dead).await.unwrap().is_held());
+        assert_eq!(group.dead_letters().await.unwrap().len(), 1);
+    }
+}
+
+/// More fields than a script can give to one command.
+#[tokio::test]
+async fn an_entry_of_very_many_fields_becomes_a_dead_letter() {
+    let Some(group) = <Group<true> as Probe>::fresh().await else { return };
+    let names: Vec<_> = (0..5_000).map(|number| format!("field-{number}")).collect();
+    let fields: Vec<_> = names.iter().map(|name| (name.as_str(), "x")).collect();
+    group.publish_foreign(&fields, b"no event").await.unwrap();
+    group.commit_all(&lanes(1)).await;
+    let mut member = group.open().await;
+    assert_eq!(next(&mut member).await.len(), 1);
+    let letters = group.dead_letters().await.unwrap();
+    assert_eq!((letters.len(), &letters[0].body[..]), (1, &b"no event"[..]));
+    assert_eq!(letters[0].headers["field-4999"], "x");
+    assert_eq!(letters[0].headers["semel-error-code"], "E-WIRE");
+    assert!(member.next_batch(Limit::default()).await.unwrap().deliveries.is_empty());
+}

@@ -4,7 +4,6 @@ use semel_core::letters::{Letter, Standing};
 use semel_core::retry::{Decision, decide};
 use semel_core::{Failure, HandlerError, InboxStore, Message, Timestamp, Verdict};
 
-use super::order::Sequences;
 use super::{Handler, Origin, Parts};
 use crate::settings::OnDead;
 
@@ -66,8 +65,7 @@ where
         if origin == Origin::Letters {
             letters.remove(tx, &self.name, &message.event).await?;
         }
-        let holds_back = self.options.sequences.as_ref().is_some_and(Sequences::holds_back);
-        if holds_back && message.event.sequence().is_some() {
+        if self.is_waited_for(message) {
             letters.release(tx, &self.name, &message.event).await?;
         }
         Ok(())

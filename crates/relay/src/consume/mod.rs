@@ -14,6 +14,7 @@ mod order;
 mod pace;
 mod positions;
 mod run;
+mod sorting;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -40,7 +41,6 @@ pub use self::handler::{
 };
 use self::opening::{Begun, Recorded};
 pub use self::order::OutOfOrder;
-use self::order::Turn;
 use self::pace::Pace;
 use self::positions::Claims;
 
@@ -305,52 +305,6 @@ where
         })
     }
 
-    /// The messages that may be new. The others are no business of this consumer,
-    /// wait among the letters, or are past.
-    async fn sort_out<'m>(
-        &self,
-        tx: &mut S::Tx<'static>,
-        messages: &'m [Message],
-        origin: Origin,
-        claims: &mut Claims,
-        with_letters: &mut Option<bool>,
-        counts: &mut Tally,
-    ) -> Result<Vec<&'m Message>, HandlerError> {
-        let mut taken = Vec::with_capacity(messages.len());
-        for message in messages {
-            if !self.handler.wants(message) {
-                self.leave_letters(tx, message, origin).await?;
-            } else if claims.pass(message) {
-                counts.duplicates += 1;
-            } else if origin == Origin::Broker
-                && self.waits_among_letters(tx, message, with_letters).await?
-            {
-                // It is safe there.
-            } else {
-                match self.turn(tx, message, origin).await? {
-                    Turn::Now => taken.push(message),
-                    Turn::Past => {
-                        counts.duplicates += 1;
-                        self.leave_letters(tx, message, origin).await?;
-                    }
-                    Turn::Early { until } => self.hold_back(tx, message, until).await?,
-                }
-            }
-        }
-        Ok(taken)
-    }
-
-    async fn turn(
-        &self,
-        tx: &mut S::Tx<'static>,
-        message: &Message,
-        origin: Origin,
-    ) -> Result<Turn, Failure> {
-        let Some(sequences) = &self.options.sequences else { return Ok(Turn::Now) };
-        let (waited, now) = (origin == Origin::Letters, self.options.clock.now());
-        sequences.turn(tx, &self.name, &message.event, waited, now).await
-    }
-
     /// It is recorded: runs the handler and keeps what it returns, with the id.
     async fn take_effect(
         &self,
@@ -365,6 +319,7 @@ where
             self.refuse_replayed(message)?;
         } else {
             self.refuse_old(message, origin)?;
+            self.store.attend(tx, &self.name, message.event.id);
         }
         let result = self.handle(tx, message, alarm).await?;
         if !result.is_empty() && !by_position {

@@ -86,7 +86,7 @@ fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, Failure> {
     text.parse().map_err(|error| wrong(format!("{text:?}: {error}")))
 }
 
-fn wrong(why: impl Display) -> Failure {
+pub(super) fn wrong(why: impl Display) -> Failure {
     Failure::refused("E-MESSAGE", format!("PostgreSQL: a message in the log is no event: {why}"))
         .with_fix("write messages with the library, or as docs/backends/postgres.md shows")
 }

@@ -12,6 +12,7 @@
 
 mod carrier;
 mod format;
+mod page;
 mod slot;
 
 use semel_core::outbox::AppendError;

@@ -97,6 +97,8 @@ pub(in super::super) struct Slot {
     /// Whether it follows to standbys; none where the server cannot do so.
     pub(in super::super) follows: Option<bool>,
     pub(in super::super) has_publication: bool,
+    /// Whether the log has text in UTF-8, or in whatever its writers took for text.
+    pub(super) is_unicode: bool,
     version: i32,
     wal_level: String,
 }
@@ -110,7 +112,8 @@ impl Slot {
             coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn), 0)::bigint,
             coalesce(s.wal_status, 'lost'), (to_jsonb(s) ->> 'failover')::boolean,
             exists (select from pg_publication where pubname = 'semel_messages'),
-            current_setting('server_version_num')::integer, current_setting('wal_level')
+            current_setting('server_version_num')::integer, current_setting('wal_level'),
+            current_setting('server_encoding') in ('UTF8', 'SQL_ASCII')
             from (select ",
             slot_name!(),
             " as name) n left join pg_replication_slots s on s.slot_name = n.name"
@@ -128,6 +131,7 @@ impl Slot {
             has_publication: column(&row, 7)?,
             version: column(&row, 8)?,
             wal_level: column(&row, 9)?,
+            is_unicode: column(&row, 10)?,
         })
     }
 

@@ -44,7 +44,7 @@ async fn storm(by: By) {
     let Some(brokers) = service(Service::Kafka) else { return };
     let Some(database) = Database::new().await else { return };
     let seconds = std::env::var("SEMEL_STORM_SECONDS").ok().and_then(|text| text.parse().ok());
-    let storm = Duration::from_secs(seconds.unwrap_or(6));
+    let storm = Duration::from_secs(seconds.unwrap_or(12));
     let pool = database.store.pool().clone();
     sqlx::raw_sql("create table effects (place bigserial, lane text, number bigint)")
         .execute(&pool)
@@ -54,7 +54,7 @@ async fn storm(by: By) {
     let publishing = publish(&group, by, storm);
     let (published, longest_pause) =
         tokio::join!(publishing, come_and_go(&group, by, &database, &pool, storm));
-    assert!(longest_pause < Duration::from_secs(6), "nothing happened for {longest_pause:?}");
+    assert!(longest_pause < storm / 2, "nothing happened for {longest_pause:?}");
 
     let last = Member::join(&group, by, &database).await;
     let all = async {
@@ -107,11 +107,8 @@ async fn come_and_go(
     let mut members =
         vec![Member::join(group, by, database).await, Member::join(group, by, database).await];
     let (mut done, mut since, mut longest) = (count(pool).await, Instant::now(), Duration::ZERO);
-    let mut change = began + EVERY;
-    for round in 0.. {
-        if began.elapsed() >= storm {
-            break;
-        }
+    let (mut change, mut left) = (began + EVERY, 0);
+    while began.elapsed() < storm {
         sleep(Duration::from_millis(100)).await;
         let now = count(pool).await;
         if now > done {
@@ -124,12 +121,15 @@ async fn come_and_go(
         change += EVERY;
         if members.len() < 3 {
             members.push(Member::join(group, by, database).await);
-        } else if round % 2 == 0 {
-            members.remove(0).leave().await;
-        } else {
-            members.remove(0).crash().await;
+            continue;
+        }
+        left += 1;
+        match left % 2 {
+            1 => members.remove(0).crash().await,
+            _ => members.remove(0).leave().await,
         }
     }
+    assert!(left >= 2 || storm < EVERY * 6, "one crashes, one leaves");
     let longest = longest.max(since.elapsed());
     for member in members {
         member.leave().await;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use semel_core::{Source, outbox::AppendError};
+use semel_core::{Event, Source, outbox::AppendError};
 use semel_testkit::workload::{delivered_numbers, event, events, number};
 use tokio::time::timeout;
 
 use super::super::tail::PATIENCE;
 use super::super::tail::storm::{LANES, write};
-use super::messages;
+use super::{Database, messages};
 
 const STORM: Duration = Duration::from_secs(5);
 
@@ -105,6 +105,38 @@ async fn other_messages_are_nobodys_business() {
         .await;
     database.carry_all().await;
     assert_eq!(database.relay().await.lanes().await, ["42"]);
+}
+
+/// The log has text as the server does, and other databases have other letters.
+#[tokio::test]
+async fn messages_of_a_database_that_is_not_in_unicode_are_carried() {
+    let Some(database) = Database::latin1().await else { return };
+    database.store.prepare_messages().await.unwrap();
+    let named = |lane: &str| Event::new("order", lane, "Numbered");
+    let greeting = named("Jürgen").with_header("note", "à la carte");
+    database.emit(&[greeting.with_bytes("text/plain", "grüß Gott")]).await;
+    database
+        .run(
+            "select pg_logical_emit_message(true, 'semel', json_build_object('id', semel.uuid_v7(),
+                'aggregate_type', 'order', 'aggregate_id', 'Ã¼', 'event_type', 'Numbered',
+                'payload', '1')::text)",
+        )
+        .await;
+    database.emit(&[named("plain")]).await;
+    // Whoever writes what the database has no letters for is told, and nothing is lost later.
+    let mut tx = database.begin().await;
+    let refused = database.messages().append(&mut tx, named("\u{1f680}")).await;
+    assert!(matches!(refused, Err(AppendError::Store(_))), "{refused:?}");
+    tx.rollback().await.unwrap();
+    database.carry_all().await;
+    let carried = database.relay().await.deliver_all(10).await;
+    let mut lanes: Vec<_> = carried.iter().map(|got| &*got.message.event.aggregate_id).collect();
+    lanes.sort_unstable();
+    assert_eq!(lanes, ["Jürgen", "plain", "Ã¼"]);
+    let greeting = carried.iter().find(|got| got.message.event.aggregate_id == "Jürgen").unwrap();
+    let greeting = &greeting.message.event;
+    assert_eq!(&greeting.payload.bytes()[..], "grüß Gott".as_bytes());
+    assert_eq!(greeting.headers.get("note"), Some("à la carte"));
 }
 
 /// Nobody could refuse it to the writer, and it must not hold back the log for ever.

@@ -54,6 +54,29 @@ async fn an_early_event_waits_for_what_is_missing() {
     assert_eq!(letters.stats().await.unwrap().counts, [0; 6]);
 }
 
+/// What comes after it waits for it all the same.
+#[tokio::test(start_paused = true)]
+async fn an_event_without_a_handler_has_its_turn() {
+    for numbers in [[1, 2, 3, 4], [1, 3, 2, 4], [1, 4, 3, 2], [2, 4, 3, 1]] {
+        for ignored in 1..=4 {
+            let world = World::new();
+            for number in numbers {
+                let mut event = world.event("a", i64::try_from(number).unwrap());
+                if number == ignored {
+                    event.event_type = "OrderSeen".into();
+                }
+                world.publish(event.with_sequence(number)).await;
+            }
+            world.drain(world.in_sequence(OutOfOrder::HoldBack(PATIENCE))).await;
+            let expected = [1, 2, 3, 4].map(|number| i64::from(number != ignored));
+            let effects = world.effects(["a:1", "a:2", "a:3", "a:4"]);
+            assert_eq!(effects, expected, "{numbers:?} without {ignored}");
+            let letters = LettersAdmin::new(world.database.clone(), "payments");
+            assert_eq!(letters.stats().await.unwrap().counts, [0; 6]);
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_missing_is_waited_for_no_longer_than_was_said() {
     let world = World::new();
