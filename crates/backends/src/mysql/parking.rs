@@ -9,6 +9,7 @@
 //! Whoever changes these rows holds the lock of the cursor row of their share, so that nobody waits for
 //! another in a circle.
 
+use futures_util::stream::BoxStream;
 use semel_core::{Clock, Failure, Outcome};
 use serde_json::{Value, json};
 use sqlx::MySqlConnection;
@@ -358,18 +359,16 @@ impl Parking<'_> {
     }
 
     /// Rows to offer now, at most `limit`: the columns of the event, then the attempts.
-    pub(super) async fn due(
+    pub(super) fn due<'c>(
         &self,
-        connection: &mut MySqlConnection,
+        connection: &'c mut MySqlConnection,
         limit: usize,
-    ) -> Result<Vec<MySqlRow>, Failure> {
+    ) -> BoxStream<'c, Result<MySqlRow, sqlx::Error>> {
         sqlx::query(DUE)
-            .bind(self.pipeline)
+            .bind(self.pipeline.to_owned())
             .bind(self.share)
             .bind(count(limit))
-            .fetch_all(connection)
-            .await
-            .map_err(failure("read parked events"))
+            .fetch(connection)
     }
 
     /// Frees everything that is in flight, except `positions`.

@@ -58,7 +58,8 @@ pub struct MysqlSource {
     pub(super) server: u64,
     /// How often that was another one, or had gone back in time: receipts from before are void.
     pub(super) generation: u16,
-    /// Whether the last look found that somebody else took over.
+    /// Whether the last call found that somebody else took over, or that it seems so. The engine has
+    /// dropped all it had then.
     lost: bool,
     pub(super) topic: Topic,
     /// The rows that were read from the log and are not settled.
@@ -311,14 +312,14 @@ impl MysqlSource {
             .fetch_optional(self.store.pool())
             .await
             .map_err(failure("look for events"))?;
-        self.lost = found.is_none();
         let Some((due, scheduled, next_retry, something_is_new, is_as_remembered)) = found else {
+            self.lost = true;
             return Ok(None);
         };
-        if !is_as_remembered {
+        if !is_as_remembered || self.lost {
             self.remember_anew().await?;
         }
-        if scheduled || !is_as_remembered {
+        if scheduled || self.unsure {
             self.tidy().await?;
         }
         let something_is_due = due || scheduled;
@@ -343,6 +344,7 @@ impl MysqlSource {
         self.again.clear();
         self.taken.clear();
         self.unsure = true;
+        self.lost = false;
         self.passing = Passing::default();
         self.generation = self.generation.wrapping_add(1);
         self.server = server;
@@ -460,7 +462,9 @@ impl Source for MysqlSource {
                 Some(Settlement { receipt, outcome: outcome.clone() })
             })
             .collect();
-        self.settle_all(&known).await
+        let held = self.settle_all(&known).await?;
+        self.lost |= !held.is_held();
+        Ok(held)
     }
 
     fn is_lost(&self) -> bool {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
 use semel_core::{Delivery, Event, Failure, Limit, Message, Outcome, Publication, Timestamp};
+use sqlx::MySqlConnection;
 use sqlx::mysql::MySqlRow;
 
 use super::error::failure;
@@ -117,40 +118,56 @@ impl MysqlSource {
         self.unsure = true;
         let mut tx = self.store.begin_brief().await?;
         if self.owns(&mut tx).await? {
-            let (mut chosen, mut dead) = (Vec::new(), Vec::<(u64, Aside)>::new());
-            for found in self.parking().due(&mut tx, round.rows(self.average)).await? {
-                let position = row::position(&found)?;
-                // After a settle whose answer was lost the table may be ahead of us.
-                if self.taken.contains(&position) || self.watermark.is_out(position) {
-                    continue;
-                }
-                let (event, fault) = row::event(&found)?;
-                let attempts = row::column(&found, AFTER_EVENT)?;
-                if let Some(fault) = fault {
-                    self.report(position, &fault);
-                    let outcome = Outcome::Dead { attempts, failure: fault, parks_lane: true };
-                    let aside = Aside::failed(&outcome, &*self.store.clock);
-                    dead.extend(aside.map(|aside| (position, aside)));
-                    round.unreadable.push(event);
-                    // It took the place of another in the answer.
-                    round.more = true;
-                    continue;
-                }
-                if round.is_held(&event) {
-                    continue;
-                }
-                if !round.admit(&event) {
-                    break;
-                }
-                chosen.push(position);
-                let publication = row::publication(&found, AFTER_EVENT + 1)?;
-                round.found.push((position, Found::Parked(attempts, publication, event)));
-            }
+            let (chosen, dead) = self.choose_parked(&mut tx, round).await?;
             let dead: Vec<_> = dead.iter().map(|(position, aside)| (*position, aside)).collect();
             self.parking().put(&mut tx, &dead).await?;
             self.parking().take(&mut tx, &chosen, self.epoch).await?;
         }
         tx.commit().await.map_err(failure("take parked events"))
+    }
+
+    /// Reads parked events as long as there is room, one after the other: all that are due may be
+    /// far too much. Says which are handed out, and which cannot be read.
+    async fn choose_parked(
+        &self,
+        connection: &mut MySqlConnection,
+        round: &mut Round,
+    ) -> Result<(Vec<u64>, Vec<(u64, Aside)>), Failure> {
+        let (mut chosen, mut dead) = (Vec::new(), Vec::new());
+        let (rows, mut read) = (round.rows(self.average), 0);
+        let mut due = self.parking().due(connection, rows);
+        while let Some(found) = due.try_next().await.map_err(failure("read parked events"))? {
+            read += 1;
+            let position = row::position(&found)?;
+            // After a settle whose answer was lost the table may be ahead of us.
+            if self.taken.contains(&position) || self.watermark.is_out(position) {
+                continue;
+            }
+            let (event, fault) = row::event(&found)?;
+            let attempts = row::column(&found, AFTER_EVENT)?;
+            if let Some(fault) = fault {
+                self.report(position, &fault);
+                let outcome = Outcome::Dead { attempts, failure: fault, parks_lane: true };
+                let aside = Aside::failed(&outcome, &*self.store.clock);
+                dead.extend(aside.map(|aside| (position, aside)));
+                round.unreadable.push(event);
+                // It took the place of another in the answer.
+                round.more = true;
+                continue;
+            }
+            if round.is_held(&event) {
+                continue;
+            }
+            if !round.admit(&event) {
+                break;
+            }
+            chosen.push(position);
+            let publication = row::publication(&found, AFTER_EVENT + 1)?;
+            round.found.push((position, Found::Parked(attempts, publication, event)));
+        }
+        // If none of them can be had, it is of no use to ask again at once.
+        round.more |= read == rows && !chosen.is_empty();
+        Ok((chosen, dead))
     }
 
     /// Released rows, then rows that were not read yet.

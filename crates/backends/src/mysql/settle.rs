@@ -49,6 +49,9 @@ impl MysqlSource {
             self.record_progress(&mut tx).await?;
         }
         let held = self.move_cursor(&mut tx, &finished).await?;
+        if !held.is_held() {
+            return Ok(held);
+        }
         tx.commit().await.map_err(failure("settle"))?;
         self.forget(&outcomes, &finished);
         let still_free = |position: &&u64| finished.binary_search(position).is_err();

@@ -187,7 +187,8 @@ const THESE: &str = read!(
 );
 
 /// Adding zero keeps the planner from looking for the least `seq` from the oldest row on. No row
-/// that was written so far has a higher number than the sequence.
+/// that was written so far has a higher number than the sequence, unless rows were copied without it;
+/// what is beyond it is one look into an index, however much there is that nobody sees yet.
 const BOUNDS: &str = "\
 select coalesce(least((
     select min(seq + 0) from semel.outbox
@@ -199,7 +200,9 @@ select coalesce(least((
         select seq from semel.outbox where txid >= late and txid <= late
         order by txid, seq limit 1) o
     where pg_visible_in_snapshot(late, $4::text::pg_snapshot)
-)), 1), pg_sequence_last_value(pg_get_serial_sequence('semel.outbox', 'seq')::regclass)";
+)), 1), greatest(sequence.last, (select max(seq) from semel.outbox where seq > sequence.last))
+from (select coalesce(pg_sequence_last_value(
+    pg_get_serial_sequence('semel.outbox', 'seq')::regclass), 0) as last) sequence";
 
 const SIZES: &str = "\
 select seq, coalesce(octet_length(payload), octet_length(payload_bytes)) from semel.outbox

@@ -283,14 +283,11 @@ impl Source for PostgresSource {
             self.tell().await;
             tended?;
         }
-        let store = self.store.clone();
-        while let Some(mut connection) = self.connect().await? {
-            let batch = self.round(&mut store.link(&mut connection), limit).await;
-            if let Some(batch) = self.keep_or_drop(connection, batch).await? {
-                return Ok(batch);
-            }
+        let batch = self.read(limit).await?;
+        if self.lost {
+            self.let_go();
         }
-        Ok(Batch::default())
+        Ok(batch)
     }
 
     fn wakeup(&mut self) -> BoxFuture<'static, ()> {
@@ -310,6 +307,7 @@ impl Source for PostgresSource {
     async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
         let store = self.store.clone();
         let Some(mut connection) = self.connect().await? else {
+            self.let_go();
             return Ok(Holding::Lost);
         };
         let mut settling = Settling::new(self);
@@ -322,11 +320,13 @@ impl Source for PostgresSource {
         let held = self.store_changes(&mut link, &ledger, &changes).await;
         let held = self.keep_or_drop(connection, held).await?;
         self.lost = !held.is_held();
-        if held.is_held() {
-            self.ledger = ledger;
-            for receipt in &landed {
-                self.flights.remove(receipt);
-            }
+        if self.lost {
+            self.let_go();
+            return Ok(held);
+        }
+        self.ledger = ledger;
+        for receipt in &landed {
+            self.flights.remove(receipt);
         }
         Ok(held)
     }
@@ -355,6 +355,25 @@ async fn adopt(link: &mut Link<'_>, server: &Server) -> Result<(), Failure> {
 }
 
 impl PostgresSource {
+    /// Looks until there is something, or nothing more.
+    async fn read(&mut self, limit: Limit) -> Result<Batch, Failure> {
+        let store = self.store.clone();
+        while let Some(mut connection) = self.connect().await? {
+            let batch = self.round(&mut store.link(&mut connection), limit).await;
+            if let Some(batch) = self.keep_or_drop(connection, batch).await? {
+                return Ok(batch);
+            }
+        }
+        Ok(Batch::default())
+    }
+
+    /// The engine learns from this call that the source is lost, and drops all it has. Should the
+    /// pipeline be found again, whatever was out is handed out once more.
+    fn let_go(&mut self) {
+        self.flights.clear();
+        self.ledger.let_go();
+    }
+
     /// Stores the position of `ledger` and what changes beside it, all or none.
     pub(super) async fn store_changes(
         &mut self,

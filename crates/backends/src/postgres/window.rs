@@ -141,6 +141,14 @@ impl Ledger {
         Self { first, airborne, ..Self::resume(position) }
     }
 
+    /// Whoever had what is out has dropped it: nothing of it is recognised any more.
+    pub(super) fn let_go(&mut self) {
+        self.airborne.clear();
+        for slot in self.slots.iter_mut().filter(|slot| slot.state == Standing::Out) {
+            slot.state = Standing::Again;
+        }
+    }
+
     /// Everything visible in it was read.
     pub(super) fn end(&self) -> &Arc<Snapshot> {
         let complete = self.windows.iter().rev().find(|window| window.complete);
@@ -546,6 +554,20 @@ mod tests {
         let position = settle(&mut ledger, &[receipts[0], another, released]);
         assert_eq!((*position.passed).clone(), snapshot(8));
         assert!(ledger.airborne.is_empty() && ledger.aliases.is_empty());
+    }
+
+    #[test]
+    fn what_was_let_go_is_handed_out_again() {
+        let mut ledger = start();
+        let stored = ledger.position();
+        window(&mut ledger, 10, &[1]);
+        ledger = ledger.reopened(stored.clone());
+        let receipts = window(&mut ledger, 10, &[2]);
+        ledger.let_go();
+        let mut ledger = ledger.reopened(stored);
+        ledger.open_window(snapshot(10), 1, i64::MAX);
+        let again = [1, 2].map(|seq| ledger.push(seq, id(seq)).expect("nobody has it"));
+        assert!(again.iter().all(|receipt| !receipts.contains(receipt)), "old receipts are void");
     }
 
     #[test]

@@ -6,8 +6,9 @@
 //! as well; whoever waits behind another has no due time, until [`Parking::promote`] gives it one.
 //! So a lane with a hundred thousand waiting events costs a poll nothing.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
+use futures_util::stream::BoxStream;
 use semel_core::{Failure, Outcome};
 use sqlx::SqliteConnection;
 use sqlx::sqlite::SqliteRow;
@@ -33,6 +34,15 @@ pub(super) struct Aside {
     due: Option<i64>,
     error: Option<String>,
     turn: i64,
+}
+
+/// What came of waking scheduled events.
+#[derive(Default)]
+pub(super) struct Woken {
+    /// One of them, or another of its lane, need not wait.
+    pub(super) something_is_due: bool,
+    /// There may be more of them.
+    pub(super) more: bool,
 }
 
 /// What to do with an event that could wait behind its lane, but need not.
@@ -104,6 +114,21 @@ impl Standing {
         }
     }
 }
+
+const DUE: &str = concat!(
+    "SELECT ",
+    event_columns!(),
+    ", p.attempts, p.turn < 0 FROM semel_parked p INDEXED BY semel_parked_offer \
+         CROSS JOIN semel_outbox o ON o.seq = p.seq \
+     WHERE p.pipeline = ?1 AND p.holds = 1 AND p.taken IS NULL AND p.due <= ?2 \
+         AND NOT EXISTS (\
+             SELECT 1 FROM semel_parked e INDEXED BY semel_parked_lane \
+             WHERE e.pipeline = ?1 AND e.holds = 1 \
+             AND e.aggregate_type = p.aggregate_type AND e.aggregate_id = p.aggregate_id \
+             AND (e.place, e.turn, e.seq) < (p.place, p.turn, p.seq) \
+             AND (e.due IS NULL OR e.due > ?2)) \
+     ORDER BY p.place, p.turn, p.seq LIMIT ?3"
+);
 
 impl Parking<'_> {
     /// Puts an event aside, or changes how it is; says which lane it belongs to.
@@ -235,58 +260,59 @@ impl Parking<'_> {
         .map(|promoted| promoted.rows_affected() > 0)
     }
 
+    /// The same for several lanes.
+    pub(super) async fn promote_all(
+        &self,
+        connection: &mut SqliteConnection,
+        lanes: &BTreeSet<OwnedLane>,
+    ) -> Result<bool, Failure> {
+        let mut something_is_due = false;
+        for lane in lanes {
+            something_is_due |= self.promote(connection, lane).await?;
+        }
+        Ok(something_is_due)
+    }
+
     /// Gives the scheduled events whose time has come their place in their lanes: behind all that
-    /// was read so far. Says whether one of them need not wait there.
+    /// was read so far. At most so many at once, since nobody else can write meanwhile.
     pub(super) async fn wake_scheduled(
         &self,
         connection: &mut SqliteConnection,
         read: u64,
-    ) -> Result<bool, Failure> {
+    ) -> Result<Woken, Failure> {
+        const AT_ONCE: usize = 1_000;
         let woken = sqlx::query(
             "UPDATE semel_parked SET state = 'waiting', holds = 1, place = ?3, due = NULL \
-             WHERE pipeline = ?1 AND state = 'scheduled' AND due <= ?2 AND taken IS NULL \
+             WHERE pipeline = ?1 AND seq IN (\
+                 SELECT seq FROM semel_parked INDEXED BY semel_parked_due \
+                 WHERE pipeline = ?1 AND state = 'scheduled' AND due <= ?2 AND taken IS NULL \
+                 ORDER BY due, seq LIMIT ?4) \
              RETURNING aggregate_type, aggregate_id",
         )
         .bind(self.pipeline)
         .bind(self.now)
         .bind(stored(read))
+        .bind(stored(AT_ONCE as u64))
         .fetch_all(&mut *connection)
         .await
         .map_err(failure("wake scheduled events"))?;
-        let mut something_is_due = false;
-        for row in &woken {
-            something_is_due |= self.promote(connection, &lane(row)?).await?;
-        }
-        Ok(something_is_due)
+        let lanes: BTreeSet<OwnedLane> = woken.iter().map(lane).collect::<Result<_, _>>()?;
+        let something_is_due = self.promote_all(connection, &lanes).await?;
+        Ok(Woken { something_is_due, more: woken.len() == AT_ONCE })
     }
 
     /// Rows to offer now, at most `limit`: the columns of the event, then the attempts, and
     /// whether it is replayed.
-    pub(super) async fn due(
+    pub(super) fn due<'c>(
         &self,
-        connection: &mut SqliteConnection,
-        limit: i64,
-    ) -> Result<Vec<SqliteRow>, Failure> {
-        sqlx::query(concat!(
-            "SELECT ",
-            event_columns!(),
-            ", p.attempts, p.turn < 0 FROM semel_parked p INDEXED BY semel_parked_offer \
-                 CROSS JOIN semel_outbox o ON o.seq = p.seq \
-             WHERE p.pipeline = ?1 AND p.holds = 1 AND p.taken IS NULL AND p.due <= ?2 \
-                 AND NOT EXISTS (\
-                     SELECT 1 FROM semel_parked e INDEXED BY semel_parked_lane \
-                     WHERE e.pipeline = ?1 AND e.holds = 1 \
-                     AND e.aggregate_type = p.aggregate_type AND e.aggregate_id = p.aggregate_id \
-                     AND (e.place, e.turn, e.seq) < (p.place, p.turn, p.seq) \
-                     AND (e.due IS NULL OR e.due > ?2)) \
-             ORDER BY p.place, p.turn, p.seq LIMIT ?3"
-        ))
-        .bind(self.pipeline)
-        .bind(self.now)
-        .bind(limit)
-        .fetch_all(connection)
-        .await
-        .map_err(failure("read parked events"))
+        connection: &'c mut SqliteConnection,
+        limit: usize,
+    ) -> BoxStream<'c, Result<SqliteRow, sqlx::Error>> {
+        sqlx::query(DUE)
+            .bind(self.pipeline.to_owned())
+            .bind(self.now)
+            .bind(stored(limit as u64))
+            .fetch(connection)
     }
 
     /// Marks rows as in flight; says which of them were still to be had.

@@ -63,9 +63,7 @@ impl SqliteSource {
             finished.push(seq);
             lanes.insert(lane);
         }
-        for lane in &lanes {
-            parking.promote(connection, lane).await?;
-        }
+        parking.promote_all(connection, &lanes).await?;
         Ok(again)
     }
 

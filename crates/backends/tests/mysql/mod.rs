@@ -13,6 +13,7 @@ mod marks;
 mod merged;
 mod operator;
 mod order;
+mod parked;
 mod plain_sql;
 mod replaced;
 mod set_up;

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use semel_backends::mysql::{MySqlPool, MysqlConfig, MysqlStore};
-use semel_core::{Limit, Outcome, Settlement, Source};
+use semel_core::{Limit, Outcome, Settlement, Source, Timestamp};
 use semel_testkit::services::{Private, Service};
-use semel_testkit::workload::{delivered_numbers, events};
+use semel_testkit::workload::{delivered_numbers, events, retry};
 
 use super::{Database, Relay, database};
 
@@ -38,6 +38,29 @@ async fn a_server_that_has_gone_back_gives_positions_again() {
     let delivered = relay.deliver_all(10).await;
     assert_eq!(delivered_numbers(&delivered), [100, 101, 102, 103]);
     relay.settle(&flight[5..], |_| Outcome::Delivered).await;
+    assert!(database.relay().await.deliver_all(10).await.is_empty(), "all is settled");
+}
+
+/// Of what was not settled nothing is recorded, and whoever had it has dropped it: all of it comes again, also
+/// if the server that refused it is gone by then.
+#[tokio::test]
+async fn a_settlement_that_is_refused_leaves_nothing_behind() {
+    let database: Database = database!();
+    let mut relay = database.relay().await;
+    database.commit(&events("a", 0..3)).await;
+    let flight = relay.take(10).await;
+    let settlements = [
+        Settlement { receipt: flight[0].receipt, outcome: retry(Timestamp::now(), 1) },
+        Settlement { receipt: flight[1].receipt, outcome: Outcome::Released },
+    ];
+    database.run("UPDATE semel_counter SET last = 2").await;
+    assert!(!relay.source.settle(&settlements).await.unwrap().is_held());
+    assert_eq!(database.number("SELECT count(*) FROM semel_parked").await, 0);
+
+    database.run("UPDATE semel_counter SET last = 3").await;
+    let again = relay.deliver_all(10).await;
+    assert_eq!(delivered_numbers(&again), [0, 1, 2]);
+    assert!(again.iter().all(|got| got.message.attempt == 1), "no attempt was recorded");
     assert!(database.relay().await.deliver_all(10).await.is_empty(), "all is settled");
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use semel_core::{Fault, Limit, Outcome, Settlement, Source};
-use semel_testkit::workload::{delivered_numbers, event, events, ids, retry};
+use semel_core::{Fault, Holding, Limit, Outcome, Settlement, Source, Timestamp};
+use semel_testkit::workload::{by_lane, delivered_numbers, event, events, ids, retry, settlements};
 use tokio::time::timeout;
 
 use super::{Database, Relay, database};
@@ -39,6 +39,38 @@ async fn a_source_goes_on_after_its_connection_broke() {
     assert_eq!(relay.source.settle(&settlements).await.unwrap_err().fault(), Fault::Unavailable);
     assert!(relay.source.settle(&settlements).await.unwrap().is_held(), "asked again");
     assert_eq!(delivered_numbers(&database.relay().await.take(10).await), [2]);
+}
+
+/// A server that was started anew refuses what it is told, although nobody took over. By then whoever had the
+/// events has dropped them.
+#[tokio::test]
+async fn what_was_dropped_after_a_refusal_comes_again() {
+    let database = database!();
+    let mut relay = database.relay().await;
+    database.commit(&[event("parked", 0)]).await;
+    let head = relay.take(1).await;
+    relay.settle(&head, |_| retry(Timestamp::now(), 1)).await;
+    database.commit(&events("a", 1..4)).await;
+    for tells_by in ["settle", "next_batch"] {
+        let flight = relay.take(10).await;
+        assert_eq!(delivered_numbers(&flight), [0, 1, 2, 3], "before {tells_by}");
+        assert_eq!(flight[0].message.attempt, 2);
+        database.run("update semel.cursor set epoch = epoch + 1").await;
+        if tells_by == "settle" {
+            let delivered = [(flight[0].receipt, Outcome::Delivered)];
+            let held = relay.source.settle(&settlements(delivered)).await.unwrap();
+            assert_eq!(held, Holding::Lost);
+        } else {
+            database.commit(&events("a", 4..5)).await;
+            assert!(relay.take(10).await.is_empty());
+        }
+        assert!(relay.source.is_lost());
+        database.run("update semel.cursor set epoch = epoch - 1").await;
+    }
+    let lanes = by_lane(&relay.deliver_all(10).await);
+    assert_eq!((&lanes["order/parked"][..], &lanes["order/a"][..]), (&[0][..], &[1, 2, 3, 4][..]));
+    assert!(!relay.source.is_lost());
+    assert!(database.relay().await.take(10).await.is_empty(), "all is settled");
 }
 
 /// Whenever a call is dropped, what it may have marked in the tables is not forgotten.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use semel_core::{Fault, Holding, Outcome, Settlement, Source, Timestamp};
 use semel_testkit::workload::{by_lane, delivered_numbers, event, events, retry};
 
-use super::{Database, database, on_server, unmigrated};
+use super::{Database, Relay, database, on_server, unmigrated};
 
 /// A database in the middle of its work: some events delivered, one of them ahead of an open one,
 /// one failed with a follower, one scheduled, some not read, one written by a transaction that
@@ -170,6 +170,26 @@ async fn a_sequence_that_was_left_behind_makes_everything_come_again() {
     assert_eq!(lanes["order/ahead"], [1]);
     assert_eq!(lanes["order/unread"], [1, 2]);
     assert_eq!(lanes["order/failed"], [1, 2]);
+}
+
+/// Logical replication copies rows and no sequence, which then says nothing of how far the rows go.
+#[tokio::test]
+async fn a_new_pipeline_reads_a_backlog_whose_sequence_was_left_behind() {
+    let database = database!();
+    database
+        .run(
+            "insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
+            select 'order', (n % 10)::text, 'T', n::text from generate_series(1, 1500) n",
+        )
+        .await;
+    let never_asked = "alter table semel.outbox alter column seq restart";
+    let asked_once = "select setval(pg_get_serial_sequence('semel.outbox', 'seq'), 1)";
+    for (pipeline, left_behind) in [("first", never_asked), ("second", asked_once)] {
+        database.run(left_behind).await;
+        let mut relay = Relay { source: database.store.source(pipeline).await.unwrap() };
+        let delivered = relay.deliver_all(400).await;
+        assert_eq!(delivered_numbers(&delivered), (1..=1500).collect::<Vec<_>>(), "{left_behind}");
+    }
 }
 
 /// The database behind the address is another one now: whoever worked on the old one starts anew.

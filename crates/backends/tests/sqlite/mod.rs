@@ -1,6 +1,7 @@
 //! SQLite: the shared suites, and what is particular to it.
 
 mod check;
+mod parked;
 mod pipelines;
 mod plain_sql;
 mod set_up;

@@ -45,6 +45,15 @@ pub trait SourceProbe: WriteProbe {
         Ok(())
     }
 
+    /// Whether a source that another took over from says so when it is asked for more, by
+    /// [`is_lost`](Source::is_lost), and not only when it settles.
+    ///
+    /// # Errors
+    /// Why not.
+    fn tells_when_lost(&self) -> Ran {
+        self.fences()
+    }
+
     /// Whether it holds events back until their [`available_at`](semel_core::Event::available_at).
     ///
     /// # Errors
@@ -97,6 +106,7 @@ macro_rules! source_suite {
             an_unknown_receipt_is_ignored
             a_mixed_settlement_is_recorded_as_one
             an_old_owner_is_fenced_off
+            an_idle_owner_learns_that_another_took_over
             a_retry_waits_for_its_time
             a_retry_survives_a_crash
             a_lane_waits_behind_a_retry_and_others_go_on

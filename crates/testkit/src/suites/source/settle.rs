@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::{Event, Holding, Outcome, Receipt};
+use semel_core::{Event, Holding, Outcome, Receipt, Source};
 
 use super::SourceProbe;
 use crate::probe::{Ran, Skip};
@@ -164,5 +164,24 @@ pub async fn an_old_owner_is_fenced_off<P: SourceProbe>(probe: &Arc<P>) -> Ran {
     drop(old);
     let mut third = successor.reopen().await;
     assert_eq!(ids(&third.drain(2).await), ids(&again[1..]), "nothing of the old one was recorded");
+    Ok(())
+}
+
+/// An owner that has nothing to settle learns it all the same: otherwise it would idle for ever, and
+/// look healthy.
+pub async fn an_idle_owner_learns_that_another_took_over<P: SourceProbe>(probe: &Arc<P>) -> Ran {
+    probe.tells_when_lost()?;
+    let mut old = Drive::open(&**probe).await;
+    Skip::unless(old.guarantees().parking, "a subscription learns it when it settles")?;
+    old.expect_nothing().await;
+    assert!(!old.source.is_lost(), "it is the owner");
+    let mut successor = Drive::open(&**probe).await;
+    probe.commit_all(&lanes(2)).await;
+    for _ in 0..2 {
+        old.expect_nothing().await;
+        assert!(old.source.is_lost(), "another took over");
+    }
+    successor.drain(2).await;
+    assert!(!successor.source.is_lost(), "nobody took over from the successor");
     Ok(())
 }
