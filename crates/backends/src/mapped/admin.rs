@@ -111,7 +111,7 @@ impl MappedAdmin {
         for ids in all.chunks(CHUNK) {
             let mut sql = self.database.statement();
             let table = &pipeline.table;
-            sql.push(&format!("SELECT {} FROM {} t WHERE ", table.event_columns, table.name));
+            sql.push(&format!("SELECT {} FROM {} t WHERE ", table.listed_columns, table.name));
             sql.among(&table.key(), ids);
             for row in self.database.read("read failed events", sql).await? {
                 let event = table.event(&row)?;
@@ -214,7 +214,9 @@ impl AdminStore for MappedAdmin {
     }
 
     async fn get(&self, id: EventId) -> Result<Option<EventView>, Failure> {
-        Ok(self.find(&[id]).await?.into_iter().next().map(|(_, view)| view))
+        let pipeline = self.pipeline().await?;
+        let found = self.find(&[id], &pipeline.table.event_columns).await?;
+        Ok(found.into_iter().next().map(|(_, view)| view))
     }
 
     async fn retry(&self, selection: &Selection) -> Result<usize, Failure> {

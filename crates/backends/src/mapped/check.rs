@@ -5,9 +5,10 @@ use std::fmt::Write as _;
 use semel_core::{Failure, Fault};
 
 use super::Mapping;
-use super::catalog::{self, Index};
+use super::catalog;
 use super::database::Database;
 use super::dialect::Dialect;
+use super::index::{self, Index};
 use super::statement::{Kind, Statement};
 use super::table::{Column, ColumnType, Table};
 
@@ -31,10 +32,10 @@ pub(crate) async fn check(database: &dyn Database, mapping: &Mapping) -> Result<
     let mut faults = Faults::default();
     faults.try_privileges(database, &table).await?;
     faults.look_for_unknown_marks(database, &table).await?;
-    let indexes = catalog::indexes(database, mapping).await?;
-    faults.look_for_a_unique_id(mapping, &indexes);
+    let indexes = index::indexes(database, mapping).await?;
+    faults.look_for_a_unique_id(database, &table, &indexes).await?;
     faults.or_none(database.dialect(), mapping)?;
-    table.access = catalog::access(&table, &indexes);
+    table.access = index::access(&table, &indexes);
     Ok(table)
 }
 
@@ -161,19 +162,34 @@ impl Faults {
         Ok(())
     }
 
-    /// Two rows of one id would be marked as one, and one of them never published.
-    fn look_for_a_unique_id(&mut self, mapping: &Mapping, indexes: &[Index]) {
-        let has_id = |index: &Index| index.unique && index.columns.contains(&mapping.id);
-        if !indexes.iter().any(has_id) {
-            self.add(
-                "E-MAPPED-ID",
-                format!("nothing says that no two rows have the same {:?}", mapping.id),
-                format!(
-                    "make {:?} the primary key or unique, or map another column as id",
-                    mapping.id
-                ),
-            );
+    /// Two rows of one id would be marked as one, and one of them never published. A table that is
+    /// partitioned by ranges can only say so together with their columns.
+    async fn look_for_a_unique_id(
+        &mut self,
+        database: &dyn Database,
+        table: &Table,
+        indexes: &[Index],
+    ) -> Result<(), Failure> {
+        let (id, mapping, dialect) = (&table.mapping.id, &table.mapping, table.dialect);
+        let is_unique = |ranges: &[String]| indexes.iter().any(|i| i.makes_unique(id, ranges));
+        if is_unique(&[]) || is_unique(&index::range_columns(database, mapping).await?) {
+            return Ok(());
         }
+        let nearly = indexes.iter().find(|index| index.unique && index.columns.contains(id));
+        let why = nearly.map(|index| format!(" (the index {})", index.shortfall()));
+        let why = why.unwrap_or_default();
+        let name = dialect.quote(&format!("{}_{id}", mapping.table));
+        let column = dialect.quote(id);
+        self.add(
+            "E-MAPPED-ID",
+            format!("nothing says that no two rows have the same {id:?}{why}"),
+            format!(
+                "make {id:?} alone the primary key or unique, as by `CREATE UNIQUE INDEX {name} \
+                 ON {} ({column})`, or map another column as id",
+                table.name
+            ),
+        );
+        Ok(())
     }
 
     /// Of a flag that is neither true nor false nobody knows what it means, until a pipeline reads the

@@ -29,7 +29,7 @@ pub(crate) trait Database: fmt::Debug + Send + Sync {
     /// Refuses tables of semel's own that are missing or of another version.
     async fn check_schema(&self) -> Result<(), Failure>;
 
-    /// Runs a query. `what` says what for.
+    /// Runs a query, until it has brought what was wanted. `what` says what for.
     async fn read(&self, what: &'static str, query: Statement) -> Result<Vec<Row>, Failure>;
 
     /// Runs statements in one transaction; none when a guard found nothing, and then nothing was
@@ -156,8 +156,17 @@ macro_rules! implement_mapped {
             connection: &mut $connection,
             statement: &$crate::mapped::Statement,
         ) -> Result<Vec<$crate::mapped::Row>, sqlx::Error> {
-            let rows = query(statement).fetch_all(connection).await?;
-            rows.iter().map(row).collect()
+            let mut found = query(statement).fetch(connection);
+            let (mut rows, mut bytes) = (Vec::new(), 0);
+            while let Some(next) = futures_util::TryStreamExt::try_next(&mut found).await? {
+                let next = row(&next)?;
+                bytes += next.size();
+                rows.push(next);
+                if statement.is_sated(bytes) {
+                    break;
+                }
+            }
+            Ok(rows)
         }
     };
 }

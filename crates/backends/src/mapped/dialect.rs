@@ -17,7 +17,7 @@ pub(crate) struct Key {
     pub(crate) column: String,
     /// The same as text.
     pub(crate) text: String,
-    /// PostgreSQL's name of its type.
+    /// PostgreSQL's name of its type, of any length.
     pub(crate) type_name: String,
     /// What stands before and after a parameter that is given as text.
     pub(crate) parameter: (&'static str, &'static str),
@@ -186,6 +186,8 @@ impl Key {
             }
             _ => (dialect.as_text(&column), ("", "")),
         };
+        // Without a length, `character` has room for one letter: everything else would be cut off.
+        let type_name = if type_name == "character" { "bpchar" } else { type_name };
         Self { column, text, type_name: type_name.to_owned(), parameter }
     }
 }

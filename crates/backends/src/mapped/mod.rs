@@ -57,13 +57,18 @@ mod check;
 mod database;
 mod dialect;
 mod identity;
+mod index;
 mod mapping;
 mod order;
 mod pipeline;
+mod round;
 mod settle;
 mod source;
 mod statement;
 mod table;
+#[cfg(test)]
+#[cfg(feature = "sqlite")]
+mod tests;
 mod unknown;
 mod view;
 

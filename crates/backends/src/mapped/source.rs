@@ -5,14 +5,15 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use semel_core::{
-    Batch, Delivery, Event, Failure, Guarantees, Holding, Limit, Message, Receipt, Settlement,
-    Source, Timestamp, Topic,
+    Batch, Delivery, Failure, Guarantees, Holding, Limit, Message, Receipt, Settlement, Source,
+    Timestamp, Topic,
 };
 use tokio::sync::watch;
 
 use super::check::check;
 use super::database::{Database, Flight, Flights};
 use super::pipeline::Pipeline;
+use super::round::{Found, Round};
 use super::statement::Row;
 use super::unknown::Search;
 use super::{LaneOrder, Mapping};
@@ -52,6 +53,8 @@ pub struct MappedSource {
     /// When rows that are gone were last looked for.
     tidied_at: Timestamp,
     pub(super) search: Search,
+    /// Whether the last look found another owner.
+    lost: bool,
 }
 
 /// How many seconds apart it is looked whether rows that failed are still there.
@@ -85,6 +88,7 @@ impl MappedSource {
             average: 1024,
             tidied_at: database.clock().now(),
             search: Search::now(),
+            lost: false,
             epoch,
             pipeline,
             database,
@@ -124,6 +128,7 @@ impl MappedSource {
         sql.push(&format!(" ORDER BY due LIMIT 1), {unknown} FROM {owners} WHERE pipeline = "));
         sql.text(name.as_str()).push(" AND epoch = ").int(self.epoch);
         let rows = self.database.read("look for events", sql).await?;
+        self.lost = rows.is_empty();
         let Some(row) = rows.first() else { return Ok(None) };
         let agenda = Agenda {
             something_is_parked: row.is_true(0),
@@ -148,19 +153,21 @@ impl MappedSource {
         if ids.is_empty() {
             return Ok(());
         }
-        let mut sql = self.database.statement();
-        sql.push(&format!("SELECT {} FROM {} t WHERE ", table.event_columns, table.name));
-        sql.push(&table.unmarked("t.")).push(" AND ").among(&table.key(), &ids);
-        let rows = self.database.read("read failed events", sql).await?;
+        let room = round.room();
+        let rows = self.failed(&ids, room).await?;
+        let is_cut_off = size(&rows) > room;
         for (id, due) in ids.iter().zip(&due) {
-            let row = rows.iter().find(|row| row.text(0).as_ref() == Some(id));
+            let mut row = rows.iter().find(|row| row.text(0).as_ref() == Some(id)).cloned();
+            if row.is_none() && is_cut_off {
+                row = self.failed(std::slice::from_ref(id), room).await?.pop();
+            }
             let Some(row) = row else {
                 // Somebody deleted or marked it: it will be tidied away.
                 tracing::debug!(pipeline = %name, row = %id, "a failed row is gone");
                 continue;
             };
             let attempts = u32::try_from(due.number(1)).unwrap_or(u32::MAX);
-            if !round.add(id, Arc::new(table.event(row)?), attempts, true) {
+            if !round.add(id, Arc::new(table.event(&row)?), attempts, true) {
                 return Ok(());
             }
         }
@@ -168,23 +175,32 @@ impl MappedSource {
         Ok(())
     }
 
+    /// Some of these rows, in any order: all of them, or as many as exceed the room that there is.
+    async fn failed(&self, ids: &[String], room: usize) -> Result<Vec<Row>, Failure> {
+        let table = &self.pipeline.table;
+        let mut sql = self.database.statement().within(room);
+        sql.push(&format!("SELECT {} FROM {} t WHERE ", table.event_columns, table.name));
+        sql.push(&table.unmarked("t.")).push(" AND ").among(&table.key(), ids);
+        self.database.read("read failed events", sql).await
+    }
+
     /// Rows that wait, in their order.
     async fn collect_waiting(&self, agenda: &Agenda, round: &mut Round) -> Result<(), Failure> {
-        let asked = round.rows(self.average);
+        let (asked, room) = (round.rows(self.average), round.room());
         let (database, parked) = (&*self.database, agenda.something_is_parked);
         let query = if agenda.something_is_unknown {
             self.pipeline.waiting_of_both_kinds(database, parked, &round.out, asked)
         } else {
             self.pipeline.waiting(database, parked, &round.out, asked)
         };
-        let rows = self.database.read("read the mapped table", query).await?;
+        let rows = self.database.read("read the mapped table", query.within(room)).await?;
         for row in &rows {
             let (id, event) = (self.pipeline.table.row_id(row)?, self.pipeline.table.event(row)?);
             if !round.add(&id, Arc::new(event), 0, false) {
                 return Ok(());
             }
         }
-        round.more |= rows.len() == asked;
+        round.more |= rows.len() == asked || size(&rows) > room;
         Ok(())
     }
 
@@ -250,9 +266,17 @@ impl Source for MappedSource {
         self.settle_all(settlements).await
     }
 
+    fn is_lost(&self) -> bool {
+        self.lost
+    }
+
     async fn close(&mut self) {
         self.flights.lock().clear();
     }
+}
+
+fn size(rows: &[Row]) -> usize {
+    rows.iter().map(Row::size).sum()
 }
 
 /// Says what order is not to be had, once for each start.
@@ -272,49 +296,5 @@ fn warn_of_order(order: LaneOrder, pipeline: &str, table: &str) {
             fix = LaneOrder::FIX,
             "no column orders the rows: events of one aggregate come in any order"
         ),
-    }
-}
-
-/// What one look at the tables found.
-struct Round {
-    limit: Limit,
-    bytes: usize,
-    found: Vec<Found>,
-    /// The rows that are in flight, and those that were found.
-    out: Vec<String>,
-    /// Something was found for which there was no room.
-    more: bool,
-}
-
-struct Found {
-    row_id: String,
-    event: Arc<Event>,
-    attempts: u32,
-    parked: bool,
-}
-
-impl Round {
-    fn new(limit: Limit, out: Vec<String>) -> Self {
-        Self { limit, bytes: 0, found: Vec::new(), out, more: false }
-    }
-
-    /// How many rows to ask for: one more than there is room for, to know whether there is more.
-    fn rows(&self, average: usize) -> usize {
-        let room = self.limit.bytes.saturating_sub(self.bytes) / average;
-        self.limit.events.saturating_sub(self.found.len()).min(room).saturating_add(1)
-    }
-
-    /// Takes an event, if there is room for it.
-    fn add(&mut self, row_id: &str, event: Arc<Event>, attempts: u32, parked: bool) -> bool {
-        let bytes = self.bytes.saturating_add(event.size());
-        let room = self.found.is_empty()
-            || (self.found.len() < self.limit.events && bytes <= self.limit.bytes);
-        if room {
-            self.bytes = bytes;
-            self.out.push(row_id.to_owned());
-            self.found.push(Found { row_id: row_id.to_owned(), event, attempts, parked });
-        }
-        self.more |= !room;
-        room
     }
 }

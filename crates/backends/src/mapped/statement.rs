@@ -12,6 +12,8 @@ pub(crate) struct Statement {
     pub(crate) kind: Kind,
     /// How the transaction of a query begins, if it must not be planned like any other.
     pub(crate) begin: Option<&'static str>,
+    /// How many bytes of rows are wanted: the first row that exceeds them is the last one.
+    pub(crate) budget: Option<usize>,
     dialect: Dialect,
     /// The present by the clock of this process, for a database that has none.
     now: i64,
@@ -64,6 +66,7 @@ impl Statement {
             params: Vec::new(),
             kind: Kind::Fetch,
             begin: None,
+            budget: None,
             dialect,
             now,
         }
@@ -72,6 +75,16 @@ impl Statement {
     pub(crate) fn of_kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self
+    }
+
+    pub(crate) fn within(mut self, bytes: usize) -> Self {
+        self.budget = Some(bytes);
+        self
+    }
+
+    /// Whether so many bytes of rows are all that is wanted.
+    pub(crate) fn is_sated(&self, bytes: usize) -> bool {
+        self.budget.is_some_and(|budget| bytes > budget)
     }
 
     pub(crate) fn push(&mut self, sql: &str) -> &mut Self {
@@ -151,6 +164,16 @@ impl Statement {
 }
 
 impl Row {
+    /// Bytes it occupies, near enough to bound memory by.
+    pub(crate) fn size(&self) -> usize {
+        let size = |value: &Value| match value {
+            Value::Null => 0,
+            Value::Int(_) => size_of::<i64>(),
+            Value::Bytes(bytes) => bytes.len(),
+        };
+        self.0.iter().map(size).sum()
+    }
+
     pub(crate) fn int(&self, index: usize) -> Option<i64> {
         match self.0.get(index)? {
             Value::Int(number) => Some(*number),

@@ -24,6 +24,8 @@ pub(crate) struct Table {
     pub(crate) access: Access,
     /// What [`Table::event`] reads.
     pub(crate) event_columns: String,
+    /// The same with an empty payload, unless it is null.
+    pub(crate) listed_columns: String,
     extra: Vec<String>,
 }
 
@@ -91,9 +93,13 @@ impl Table {
             columns: columns.into_iter().map(|column| (column.name.clone(), column)).collect(),
             access: Access::default(),
             event_columns: String::new(),
+            listed_columns: String::new(),
             extra,
         };
-        table.event_columns = table.select_event().join(", ");
+        let payload = table.payload();
+        table.event_columns = table.select_event(&payload).join(", ");
+        let nothing = format!("CASE WHEN {payload} IS NOT NULL THEN '' END");
+        table.listed_columns = table.select_event(&nothing).join(", ");
         table
     }
 
@@ -329,18 +335,31 @@ impl Table {
         }
     }
 
-    fn select_event(&self) -> Vec<String> {
+    /// The payload of a row of `t`.
+    fn payload(&self) -> String {
+        let payload = self.column(&self.mapping.payload);
+        match self.kind(&self.mapping.payload) {
+            ColumnType::Bytes | ColumnType::Any => payload,
+            _ if self.dialect == Dialect::Sqlite => payload,
+            _ => self.dialect.as_text(&payload),
+        }
+    }
+
+    /// How many bytes it has.
+    pub(crate) fn payload_bytes(&self) -> String {
+        let bytes = format!("octet_length({})", self.payload());
+        match self.dialect {
+            Dialect::Postgres => format!("{bytes}::bigint"),
+            Dialect::Mysql | Dialect::Sqlite => bytes,
+        }
+    }
+
+    fn select_event(&self, payload: &str) -> Vec<String> {
         let Mapping { event_id, headers, idempotency_key, content_type, .. } = &self.mapping;
         let optional = |name: Option<&String>| {
             name.map_or(self.dialect.null().to_owned(), |name| {
                 self.dialect.as_text(&self.column(name))
             })
-        };
-        let payload = self.column(&self.mapping.payload);
-        let payload = match self.kind(&self.mapping.payload) {
-            ColumnType::Bytes | ColumnType::Any => payload,
-            _ if self.dialect == Dialect::Sqlite => payload,
-            _ => self.dialect.as_text(&payload),
         };
         let mut columns = vec![
             self.key().text,
@@ -348,7 +367,7 @@ impl Table {
             self.text_of(&self.mapping.aggregate_type),
             self.dialect.as_text(&self.column(&self.mapping.aggregate_id)),
             self.text_of(&self.mapping.event_type),
-            payload,
+            payload.to_owned(),
             content_type.as_ref().map_or(self.dialect.null().into(), |from| self.text_of(from)),
             optional(headers.as_ref()),
             optional(idempotency_key.as_ref()),
@@ -363,7 +382,7 @@ impl Table {
 
     /// The same columns with the names `c0`, `c1` and so on.
     pub(crate) fn named_columns(&self) -> Vec<String> {
-        let columns = self.select_event().into_iter().enumerate();
+        let columns = self.select_event(&self.payload()).into_iter().enumerate();
         columns.map(|(place, column)| format!("{column} AS c{place}")).collect()
     }
 

@@ -66,7 +66,7 @@ impl MappedAdmin {
     ) -> Result<Page, Failure> {
         let pipeline = self.pipeline().await?;
         let (table, out) = (&pipeline.table, self.out(&pipeline).await?);
-        let mut sql = self.select(&pipeline);
+        let mut sql = self.select(&pipeline, &table.listed_columns);
         if !restrict_state(&mut sql, &pipeline, filter.state, &out) {
             return Ok(Page::default());
         }
@@ -85,12 +85,16 @@ impl MappedAdmin {
             let passed = after.unsigned_abs().saturating_add(shown.len() as u64);
             Cursor(if table.is_numbered() { last.number(0) } else { passed })
         });
-        let views = shown.iter().map(|row| view(table, row, &out));
+        let views = shown.iter().map(|row| view(table, row, &out).map(EventView::without_payload));
         Ok(Page { events: views.collect::<Result<_, _>>()?, next })
     }
 
-    /// The rows of these events.
-    pub(super) async fn find(&self, ids: &[EventId]) -> Result<Vec<(String, EventView)>, Failure> {
+    /// The rows of these events, with the columns of events that are wanted.
+    pub(super) async fn find(
+        &self,
+        ids: &[EventId],
+        columns: &str,
+    ) -> Result<Vec<(String, EventView)>, Failure> {
         let pipeline = self.pipeline().await?;
         let (table, out) = (&pipeline.table, self.out(&pipeline).await?);
         let (identity, kind) = table.identity();
@@ -103,7 +107,7 @@ impl MappedAdmin {
             values.extend(self.search(table, &identity, ids).await?);
         }
         for values in values.chunks(CHUNK) {
-            let mut sql = self.select(&pipeline);
+            let mut sql = self.select(&pipeline, columns);
             sql.push(" AND ").among(&identity, values);
             for row in self.database.read("read an event", sql).await? {
                 let view = view(table, &row, &out)?;
@@ -150,7 +154,7 @@ impl MappedAdmin {
     ) -> Result<Vec<String>, Failure> {
         let filter = match selection {
             Selection::Ids(ids) => {
-                let found = self.find(ids).await?;
+                let found = self.find(ids, &pipeline.table.listed_columns).await?;
                 return Ok(found.into_iter().map(|(row_id, _)| row_id).collect());
             }
             Selection::Matching(filter) => filter,
@@ -167,13 +171,14 @@ impl MappedAdmin {
         Ok(rows.iter().filter_map(|row| row.text(0)).collect())
     }
 
-    /// All events, and what failed of them.
-    fn select(&self, pipeline: &Pipeline) -> Statement {
+    /// All events, what failed of them, and how long their payloads are, be they there or not.
+    fn select(&self, pipeline: &Pipeline, columns: &str) -> Statement {
         let table = &pipeline.table;
         let mut sql = self.database.statement();
         sql.push(&format!(
-            "SELECT {}, p.state, p.attempts, coalesce(p.retry_at, p.due), p.error FROM {} t",
-            table.event_columns, table.name
+            "SELECT {columns}, p.state, p.attempts, coalesce(p.retry_at, p.due), p.error, {} FROM {} t",
+            table.payload_bytes(),
+            table.name
         ));
         join_parked(&mut sql, pipeline);
         sql.push(&format!(" WHERE ({} OR {})", table.unmarked("t."), table.marked("t.")));
@@ -288,13 +293,16 @@ fn spellings(table: &Table, kind: ColumnType, id: EventId) -> Vec<String> {
 }
 
 fn view(table: &Table, row: &Row, out: &[String]) -> Result<EventView, Failure> {
+    let first = table.width();
     let mut view = EventView::pending(table.event(row)?);
+    if row.int(first + 4).is_some() {
+        view.payload_bytes = row.number(first + 4);
+    }
     if !row.is_true(UNMARKED) {
         view.state = State::Published;
         view.published_at = row.int(PUBLISHED_AT).map(timestamp);
         return Ok(view);
     }
-    let first = table.width();
     view.attempts = u32::try_from(row.number(first + 1)).unwrap_or(u32::MAX);
     view.error = row.text(first + 3);
     if out.contains(&table.row_id(row)?) {

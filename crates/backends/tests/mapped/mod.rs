@@ -173,6 +173,43 @@ async fn a_lane_with_a_long_name_waits_behind_its_dead_letter(
     assert_eq!(rest, expected);
 }
 
+/// The table has twelve rows of a mebibyte each, of one lane, with their numbers as types.
+async fn large_rows_come_in_order_and_all_of_them(open: impl AsyncFn() -> MappedSource) {
+    let limit = Limit { events: 100, bytes: 3 << 20 };
+    let mut source = open().await;
+    let first = source.next_batch(limit).await.unwrap();
+    assert!(first.more && (1..=3).contains(&first.deliveries.len()), "{}", first.deliveries.len());
+    let second = source.next_batch(limit).await.unwrap();
+    for got in first.deliveries.iter().chain(&second.deliveries) {
+        settle(&mut source, got, retry_now(1)).await;
+    }
+    // One that does not know yet how large they are.
+    let mut source = open().await;
+    let mut types = Vec::new();
+    loop {
+        let batch = source.next_batch(limit).await.unwrap();
+        let bytes: usize = batch.deliveries.iter().map(|got| got.message.event.size()).sum();
+        assert!(bytes <= limit.bytes, "{bytes}");
+        for got in &batch.deliveries {
+            types.push(got.message.event.event_type.clone());
+            settle(&mut source, got, Outcome::Delivered).await;
+        }
+        assert_eq!(batch.more, types.len() < 12, "{types:?}");
+        if !batch.more {
+            break;
+        }
+    }
+    assert_eq!(types, (0..12).map(|number| number.to_string()).collect::<Vec<_>>());
+}
+
+async fn a_source_that_was_replaced_says_so(open: impl AsyncFn() -> MappedSource) {
+    let mut first = open().await;
+    assert!(take(&mut first).await.is_empty() && !first.is_lost());
+    let mut second = open().await;
+    assert!(take(&mut first).await.is_empty() && first.is_lost());
+    assert!(take(&mut second).await.is_empty() && !second.is_lost());
+}
+
 /// What is ready, at most 100.
 async fn take(source: &mut MappedSource) -> Vec<Delivery> {
     source.next_batch(Limit::default()).await.unwrap().deliveries

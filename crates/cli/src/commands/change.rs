@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use semel_backends::Sweep;
 use semel_core::admin::{Filter, Selection, State};
-use semel_core::{AdminStore, Failure};
+use semel_core::{AdminStore, EventId, Failure};
 use serde_json::json;
 
 #[cfg(feature = "page")]
@@ -80,14 +80,14 @@ impl Change {
                 Ok(done)
             }
             Selection::Matching(filter) => {
-                let count = self.count(store, &chosen).await.map_err(problem)?;
-                self.confirm(options, count, &desk.place)?;
+                let ids = matching(store, filter).await.map_err(problem)?;
+                self.confirm(options, ids.len(), &desk.place)?;
                 let noted = note().await.map_err(problem)?;
-                let applied = self.apply_bulk(store, filter, count).await;
+                let applied = self.apply_bulk(store, &ids).await;
                 let (Ok(done) | Err((_, done))) = &applied;
                 noted.end(*done).await;
                 applied.map_err(|(failure, done)| {
-                    let place = format!("{}, after {done} of {count} events", desk.place);
+                    let place = format!("{}, after {done} of {} events", desk.place, ids.len());
                     Problem::new(failure, place, "what was done before holds; repeating it is safe")
                 })
             }
@@ -105,7 +105,11 @@ impl Change {
             self.confirm(options, matching, &format!("pipeline.{name}"))?;
         }
         for words in all {
-            count += api.change(&name, self.as_str(), &words, options.dry_run).await?;
+            let changed = api.change(&name, self.as_str(), &words, options.dry_run).await;
+            let before = format!("after {count} events that were {}", self.done());
+            let is_late = count > 0 && !options.dry_run;
+            count +=
+                changed.map_err(|early| if is_late { early.also_at(before) } else { early })?;
         }
         Ok(count)
     }
@@ -128,31 +132,22 @@ impl Change {
         Err(Problem::new(failure, place, super::EFFECT).of_usage())
     }
 
-    /// A page at a time: small transactions let the relays through, and ctrl-C loses nothing.
+    /// A few at a time: small transactions let the relays through, and ctrl-C loses nothing.
     async fn apply_bulk(
         self,
         store: &dyn AdminStore,
-        filter: &Filter,
-        count: usize,
+        ids: &[EventId],
     ) -> Result<usize, (Failure, usize)> {
-        const PAGE: usize = 500;
-        let progress = Progress::new(count);
-        let (mut done, mut after) = (0, None);
-        loop {
-            let page = store.list(filter, after, PAGE).await.map_err(|failure| (failure, done))?;
-            let ids: Vec<_> = page.events.iter().map(|view| view.event.id).collect();
-            if !ids.is_empty() {
-                let changed = self.apply(store, &Selection::Ids(ids)).await;
-                done += changed.map_err(|failure| (failure, done))?;
-            }
+        const AT_ONCE: usize = 500;
+        let progress = Progress::new(ids.len());
+        let mut done = 0;
+        for ids in ids.chunks(AT_ONCE) {
+            let changed = self.apply(store, &Selection::Ids(ids.to_vec())).await;
+            done += changed.map_err(|failure| (failure, done))?;
             progress.show(done);
-            after = page.next;
-            // Not those that come meanwhile: they were not counted.
-            if after.is_none() || done >= count {
-                progress.end();
-                return Ok(done);
-            }
         }
+        progress.end();
+        Ok(done)
     }
 
     const fn as_str(self) -> &'static str {
@@ -207,6 +202,22 @@ impl Change {
                 Ok(count)
             }
             Selection::Matching(filter) => count_matching(store, filter, |_| true).await,
+        }
+    }
+}
+
+/// The events that match, the oldest first. All of them are listed before one is changed: what is
+/// changed leaves the listing, so that the next page would begin too far on where pages are counted;
+/// and a relay may bring it back in the same state, so that it would be changed twice.
+async fn matching(store: &dyn AdminStore, filter: &Filter) -> Result<Vec<EventId>, Failure> {
+    const PAGE: usize = 1000;
+    let (mut ids, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.list(filter, after, PAGE).await?;
+        ids.extend(page.events.iter().map(|view| view.event.id));
+        after = page.next;
+        if after.is_none() {
+            return Ok(ids);
         }
     }
 }

@@ -15,10 +15,15 @@ impl Shop {
     }
 
     fn map(&self, columns: &str) {
+        self.map_into(columns, "");
+    }
+
+    /// With a line more in its pipeline.
+    fn map_into(&self, columns: &str, line: &str) {
         self.write_config(&format!(
             "[source.orders]\nurl = \"sqlite://shop.db\"\ntable = \"my \\\"outbox\\\"\"\n{columns}\n\
              [sink.out]\ntype = \"file\"\npath = \"events.ndjson\"\n\
-             [pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\n"
+             [pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\n{line}\n"
         ));
     }
 }
@@ -119,4 +124,43 @@ fn check_advises_a_number_where_only_a_time_orders_the_rows() {
     shop.map("columns = { preset = \"transactional-outbox\", order = \"seq\" }");
     let said = shop.expect(0, &["check"]);
     assert!(said.contains("ok       mapping-order"), "{said}");
+}
+
+/// Their order is no number, so that listings of them are paged by counting.
+fn with_dead_letters(count: usize) -> Shop {
+    let shop = Shop::new();
+    shop.sql(&format!(
+        "create table \"my \"\"outbox\"\"\" (id text primary key, aggregate_type text,
+            aggregate_id text, event_type text, payload text, created_at timestamp,
+            published_at timestamp);
+        with recursive n(i) as (select 1 union all select i + 1 from n where i < {count})
+        insert into \"my \"\"outbox\"\"\" select printf('0190b6e8-7a3c-4def-8000-%012d', i), 'order', i,
+            'OrderPlaced', '{{}}', '2026-01-02 03:04:05', null from n"
+    ));
+    let columns = "columns = \"transactional-outbox\"";
+    shop.map_into(columns, "topic = \"{header.missing}\"");
+    shop.expect(1, &["relay", "--drain"]);
+    shop.map(columns);
+    shop
+}
+
+#[test]
+fn pages_of_rows_without_a_number_are_changed_once_each() {
+    let shop = with_dead_letters(1234);
+    let told = shop.expect(0, &["dead", "retry", "--all", "--yes"]);
+    assert_eq!(told, "1234 events retried\n");
+    shop.expect(0, &["relay", "--drain"]);
+    assert_eq!(shop.published().len(), 1234);
+    assert_eq!(shop.json(&["replay", "--all", "--yes"])["replayed"], 1234);
+    shop.expect(0, &["relay", "--drain"]);
+    assert_eq!(shop.published().len(), 2 * 1234);
+}
+
+#[test]
+fn pages_of_rows_without_a_number_are_given_up_once_each() {
+    let shop = with_dead_letters(1001);
+    let told = shop.expect(0, &["dead", "discard", "--all", "--yes"]);
+    assert_eq!(told, "1001 events discarded\n");
+    assert_eq!(shop.count("dead"), 0);
+    assert_eq!(shop.count("discarded"), 1001);
 }

@@ -78,6 +78,57 @@ async fn a_row_must_be_marked_somehow() {
     assert!(failure.fix().unwrap().contains("SET \"sent\" = false"), "{failure:?}");
 }
 
+const COLUMNS: &str = "id bigint not null, tenant_id bigint not null, key text not null,
+    aggregate_type text, aggregate_id text, event_type text, payload text,
+    created_at timestamptz not null, sent boolean not null default false";
+
+/// Makes the table anew, and holds a mapping against it.
+async fn checked(database: &Database, definition: &str) -> Result<(), Failure> {
+    database.run(&format!("drop table if exists outbox; {definition}")).await;
+    database.store.check_mapping(&Mapping::new("outbox").mark_flag("sent")).await.map(drop)
+}
+
+/// Two rows of one id would be marked as one.
+#[tokio::test]
+async fn an_id_that_is_unique_only_with_something_else_is_refused() {
+    let Some(database) = Database::new().await else { return };
+    let table = |rest: &str| format!("create table outbox ({COLUMNS}{rest}");
+    for (definition, why) in [
+        (table(", primary key (tenant_id, id))"), "is on \"tenant_id\", \"id\""),
+        (table(", primary key (id, created_at))"), "is on \"id\", \"created_at\""),
+        (table("); create unique index part on outbox (id) where not sent"), "\"part\" has some"),
+        (table(", unique (key) include (id))"), "the same \"id\""),
+        (table("); create unique index on outbox (id, lower(key))"), "the same \"id\""),
+        (table(", primary key (tenant_id, id)) partition by hash (tenant_id)"), "is on"),
+        (table(", primary key (tenant_id, id)) partition by list (tenant_id)"), "is on"),
+        (
+            table(", primary key (tenant_id, id, created_at)) partition by range (created_at)"),
+            "is on",
+        ),
+    ] {
+        let failure = checked(&database, &definition).await.expect_err(&definition);
+        assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-MAPPED-ID"));
+        assert!(failure.to_string().contains(why), "{failure}");
+        assert!(failure.fix().unwrap().contains("make \"id\" alone"), "{failure:?}");
+    }
+}
+
+/// A partitioned table cannot have a unique index without the columns of its partitions.
+#[tokio::test]
+async fn an_id_that_is_unique_by_itself_or_with_ranges_is_taken() {
+    let Some(database) = Database::new().await else { return };
+    for rest in [
+        ", unique (id))",
+        ", unique (id) include (key))",
+        ", primary key (tenant_id, id)); create unique index on outbox (id)",
+        ", primary key (id, created_at)) partition by range (created_at)",
+        ", primary key (created_at, tenant_id, id)) partition by range (tenant_id, created_at)",
+    ] {
+        let definition = format!("create table outbox ({COLUMNS}{rest}");
+        checked(&database, &definition).await.expect(&definition);
+    }
+}
+
 #[tokio::test]
 async fn a_missing_privilege_is_named_with_the_grant() {
     let Some(database) = Database::new().await else { return };

@@ -2,6 +2,8 @@
 
 mod check;
 mod classic;
+mod ids;
+mod large;
 mod plans;
 mod suites;
 

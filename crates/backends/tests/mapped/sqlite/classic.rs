@@ -6,7 +6,7 @@ use semel_core::{AdminStore, Fault, Outcome};
 use super::super::{
     deliver_all, insert_flag, insert_twice, inserts, long_lanes, retry_now, settle, take,
 };
-use super::Database;
+use super::{Database, run};
 
 const POLLING_PUBLISHER: &str = "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT,
     aggregate_type VARCHAR(255), aggregate_id VARCHAR(255), event_type VARCHAR(255), payload TEXT,
@@ -14,12 +14,6 @@ const POLLING_PUBLISHER: &str = "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUT
     published_at TIMESTAMP NULL, retry_count INT DEFAULT 0,
     idempotency_key VARCHAR(255) UNIQUE NOT NULL);
     CREATE INDEX waiting ON outbox (published, created_at)";
-
-async fn run(database: &Database, sql: &str) {
-    let mut tx = database.store.begin().await.unwrap();
-    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&mut *tx).await.unwrap();
-    tx.commit().await.unwrap();
-}
 
 async fn number(database: &Database, sql: &str) -> i64 {
     let pool = database.store.pool();
