@@ -18,6 +18,7 @@ fn the_page_of_errors_lists_exactly_the_codes() {
     for package in ["core", "relay", "http", "dashboard", "backends", "cli"] {
         codes_below(&root.join("crates").join(package).join("src"), &mut used);
     }
+    codes_below(&root.join("crates/dashboard/assets"), &mut used);
     let page = fs::read_to_string(root.join("docs/errors.md")).unwrap();
     let listed = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let listed: BTreeSet<_> = listed.map(str::to_owned).collect();
@@ -77,7 +78,9 @@ fn the_commands_of_the_examples_are_told_as_they_are() {
 fn the_metrics_page_lists_exactly_the_metrics() {
     let mut page = String::from(
         "# Metrics\n\nMade from `crates/core/src/telemetry.rs`. All names are in base units; no \
-         label carries an event id or an aggregate id.\n\n| metric | kind | labels | meaning \
+         label carries an event id or an aggregate id.\nA gauge is NaN once the process does not know \
+         it any more: of a pipeline that left with a reload, or that another relay has taken \
+         over.\n\n| metric | kind | labels | meaning \
          |\n|---|---|---|---|\n",
     );
     for metric in telemetry::ALL {

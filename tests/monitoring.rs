@@ -114,7 +114,17 @@ fn an_alert_fires_when_no_relay_is_left() {
         }
         _ => false,
     };
-    assert!(rules().iter().any(fires));
+    let rules = rules();
+    let rule = rules.iter().find(|rule| fires(rule)).unwrap();
+    assert!(rule.expr.contains(" >= 0)"), "what is NaN is not told: {}", rule.expr);
+}
+
+/// What a process does not know any more is NaN, and that differs from every number.
+#[test]
+fn no_alert_fires_for_what_is_not_known() {
+    for Rule { alert, expr, .. } in rules() {
+        assert!(!expr.contains("!="), "{alert}: {expr}");
+    }
 }
 
 #[test]

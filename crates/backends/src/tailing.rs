@@ -4,7 +4,10 @@
 //! that, and polls again when the session ends. Each change is one line, one count and a gauge, and is
 //! written down where `semel status` looks.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -286,30 +289,76 @@ fn behind() -> Failure {
     Failure::unavailable("E-TAIL-BEHIND", what)
 }
 
-/// The numbers of it.
+/// How many ears the pipelines of this process have, and how many of them hear: the shares of a
+/// pipeline have one gauge.
+static EARS: Mutex<BTreeMap<String, Ears>> = Mutex::new(BTreeMap::new());
+
+#[derive(Default)]
+struct Ears {
+    all: usize,
+    hearing: usize,
+}
+
+/// The numbers of one ear.
 pub(crate) struct Up {
     pipeline: String,
     tailing: Gauge,
+    hears: AtomicBool,
 }
 
 impl Up {
     pub(crate) fn new(pipeline: &str) -> Self {
         let pipeline = pipeline.to_owned();
         let tailing = gauge!(telemetry::SOURCE_TAILING.name, "pipeline" => pipeline.clone());
-        tailing.set(0.0);
-        Self { pipeline, tailing }
+        let up = Self { pipeline, tailing, hears: AtomicBool::new(false) };
+        up.tell(|ears| ears.all += 1);
+        up
+    }
+
+    /// One that only polls is worth an alert; of a pipeline that nobody here listens for nothing is
+    /// known, and NaN is worth none.
+    fn tell(&self, change: impl FnOnce(&mut Ears)) {
+        let mut ears = EARS.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = ears.entry(self.pipeline.clone()).or_default();
+        change(here);
+        self.tailing.set(match *here {
+            Ears { all: 0, .. } => f64::NAN,
+            Ears { all, hearing } => f64::from(u8::from(hearing == all)),
+        });
+        if here.all == 0 {
+            ears.remove(&self.pipeline);
+        }
+    }
+
+    fn hears(&self, now: bool, change: impl FnOnce(&mut Ears)) {
+        let before = usize::from(self.hears.swap(now, Ordering::Relaxed));
+        self.tell(|ears| {
+            ears.hearing = ears.hearing + usize::from(now) - before;
+            change(ears);
+        });
     }
 
     pub(crate) fn turns(&self, up: bool) {
-        self.tailing.set(if up { 1.0 } else { 0.0 });
+        self.hears(up, |_| ());
         let to = if up { "tail" } else { "poll" };
         let labels = [("pipeline", self.pipeline.clone()), ("to", to.to_owned())];
         counter!(telemetry::SOURCE_HANDOVERS.name, &labels).increment(1);
     }
 }
 
+impl Drop for Up {
+    fn drop(&mut self) {
+        self.hears(false, |ears| ears.all -= 1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    use metrics::{Counter, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+
     use super::*;
 
     /// A log that tells nothing.
@@ -421,5 +470,52 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         assert!(tail.session().is_some());
+    }
+
+    /// One gauge.
+    #[derive(Clone, Default)]
+    struct OneGauge(Arc<AtomicU64>);
+
+    impl OneGauge {
+        fn told(&self) -> f64 {
+            f64::from_bits(self.0.load(Ordering::Relaxed))
+        }
+    }
+
+    impl Recorder for OneGauge {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::noop()
+        }
+
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::from_arc(Arc::clone(&self.0))
+        }
+
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::noop()
+        }
+    }
+
+    /// An alert goes by it: one for a source that is not read here any more would never end.
+    #[test]
+    fn a_pipeline_tails_if_all_its_shares_do_and_is_unknown_without_one() {
+        let gauge = OneGauge::default();
+        metrics::with_local_recorder(&gauge, || {
+            let [one, other] = [(); 2].map(|()| Up::new("shares of a test"));
+            one.turns(true);
+            assert_eq!(gauge.told(), 0.0, "the other polls");
+            other.turns(true);
+            assert_eq!(gauge.told(), 1.0);
+            other.turns(false);
+            assert_eq!(gauge.told(), 0.0);
+            drop(other);
+            assert_eq!(gauge.told(), 1.0, "it went with what it said");
+            drop(one);
+            assert!(gauge.told().is_nan(), "{}", gauge.told());
+        });
     }
 }

@@ -49,7 +49,9 @@ pub trait AdminStore: Send + Sync {
     /// `Unavailable` when the store cannot be reached.
     async fn stats(&self) -> Result<Stats, Failure>;
 
-    /// A page of events that match, oldest first, `after` the last one of the page before.
+    /// A page of events that match, oldest first, `after` the last one of the page before. Their
+    /// payloads stay where they are, for a page of them may be more than there is memory:
+    /// [`EventView::payload_bytes`] says how long each is, and [`get`](Self::get) brings it.
     ///
     /// # Errors
     /// `Unavailable` when the store cannot be reached.
@@ -60,7 +62,7 @@ pub trait AdminStore: Send + Sync {
         limit: usize,
     ) -> Result<Page, Failure>;
 
-    /// One event and what became of it.
+    /// One event, with its payload, and what became of it.
     ///
     /// # Errors
     /// `Unavailable` when the store cannot be reached.
@@ -103,9 +105,9 @@ pub trait AdminStore: Send + Sync {
         Ok(0)
     }
 
-    /// A page of events that match, newest first, `before` the last one of the page before. Looks at
-    /// a bounded number of events: a page may be shorter than `limit` and still have a next one. The
-    /// default lists the oldest first.
+    /// A page of events that match, newest first, `before` the last one of the page before, without
+    /// their payloads as well. Looks at a bounded number of events: a page may be shorter than `limit`
+    /// and still have a next one. The default lists the oldest first.
     ///
     /// # Errors
     /// `Unavailable` when the store cannot be reached.
@@ -291,8 +293,10 @@ pub struct Page {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EventView {
-    /// The event.
+    /// The event; in a [listing](AdminStore::list) with an empty payload.
     pub event: Arc<Event>,
+    /// How many bytes its payload has where it is stored; 0 for those who may not read it.
+    pub payload_bytes: u64,
     /// Where it is in its life.
     pub state: State,
     /// Attempts that failed so far.
@@ -309,13 +313,30 @@ impl EventView {
     /// An event that nothing has happened to yet.
     #[must_use]
     pub fn pending(event: impl Into<Arc<Event>>) -> Self {
+        let event = event.into();
         Self {
-            event: event.into(),
+            payload_bytes: event.payload.bytes().len() as u64,
+            event,
             state: State::Pending,
             attempts: 0,
             next_attempt: None,
             error: None,
             published_at: None,
         }
+    }
+
+    /// The same as a [listing](AdminStore::list) has it: of the payload there is its type and its size.
+    ///
+    /// ```
+    /// # use semel_core::{Event, admin::EventView};
+    /// let event = Event::new("order", "42", "OrderPlaced").with_bytes("text/plain", "hello");
+    /// let listed = EventView::pending(event).without_payload();
+    /// assert_eq!((listed.payload_bytes, listed.event.payload.bytes().len()), (5, 0));
+    /// assert_eq!(listed.event.payload.content_type(), "text/plain");
+    /// ```
+    #[must_use]
+    pub fn without_payload(mut self) -> Self {
+        Arc::make_mut(&mut self.event).payload.clear();
+        self
     }
 }

@@ -66,19 +66,19 @@ metrics! {
     SLOT_LIMIT_BYTES, Gauge, "semel_slot_limit_bytes", ["pipeline"],
         "How much of it there may be before the relay gives the slot back and polls; while the page is served.";
     IN_FLIGHT_EVENTS, Gauge, "semel_in_flight_events", ["pipeline"],
-        "Events taken from the source and not settled yet.";
+        "Events taken from the source and not settled yet, in all shares of this process.";
     IN_FLIGHT_BYTES, Gauge, "semel_in_flight_bytes", ["pipeline"],
-        "Bytes of the events taken from the source and not settled yet.";
+        "Bytes of the events taken from the source and not settled yet, in all shares of this process.";
     END_TO_END_LATENCY, Histogram, "semel_end_to_end_latency_seconds", ["pipeline"],
         "From the making of an event to its confirmation by the sink.";
     PUBLISH_DURATION, Histogram, "semel_publish_duration_seconds", ["pipeline"],
         "Time one publish call took.";
     SINK_UP, Gauge, "semel_sink_up", ["pipeline"],
-        "1 while the sink can be reached, 0 during an outage.";
+        "1 while the sink can be reached, 0 during an outage, NaN while this process does not work on the pipeline.";
     SOURCE_UP, Gauge, "semel_source_up", ["pipeline"],
-        "1 while the source can be reached, 0 during an outage.";
+        "1 while the source can be reached, 0 during an outage; also where another relay works on the pipeline.";
     SOURCE_TAILING, Gauge, "semel_source_tailing", ["pipeline"],
-        "1 while the log tells the source of new events, 0 while it only polls.";
+        "1 while the log tells the source of new events, 0 while it only polls, NaN while this process does not work on the pipeline.";
     SOURCE_HANDOVERS, Counter, "semel_source_handovers_total", ["pipeline", "to"],
         "Changes between the two, by what it changed to: tail or poll.";
     OWNERSHIP_LOST, Counter, "semel_ownership_lost_total", ["pipeline"],

@@ -3,10 +3,12 @@
 const place = (path) => new URL(path, document.baseURI);
 
 export class Refusal extends Error {
-  constructor(code, message, fix) {
+  constructor(code, message, fix, events = 0) {
     super(message);
     this.code = code;
     this.fix = fix;
+    // How many were changed nevertheless.
+    this.events = events;
   }
 }
 
@@ -18,7 +20,7 @@ const ask = async (path, options) => {
     throw new Refusal("E-UNREACHABLE", "the server of this page does not answer", "see whether semel relay runs");
   }
   const body = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Refusal(body.code || String(answer.status), body.error || answer.statusText, body.fix);
+  if (!answer.ok) throw new Refusal(body.code || String(answer.status), body.error || answer.statusText, body.fix, body.events);
   return body;
 };
 

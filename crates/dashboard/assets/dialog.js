@@ -69,7 +69,7 @@ export const change = async (pipeline, action, what, chosen) => {
     return true;
   } catch (failure) {
     toast((failure.code ? failure.code + ": " : "") + failure.message, "bad");
-    return false;
+    return failure.events > 0;
   }
 };
 

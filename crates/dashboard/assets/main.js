@@ -49,8 +49,9 @@ const context = {
   choose: (name) => { context.pipeline = name; context.go(here().page === "event" ? "events" : here().page); },
 };
 
+// What the view that is shown can do; null where it could not be made.
 let shown = null;
-let turn = 0;
+let turn = 0, making = 0;
 
 const render = async () => {
   const mine = ++turn;
@@ -61,14 +62,19 @@ const render = async () => {
   document.title = title + " · semel";
   frame(id === "event" ? "events" : id);
   const root = h("div", {});
+  let made = null;
+  making += 1;
   try {
     if (!context.pipeline && context.overview) throw new api.Refusal("", "no pipeline is shown here", "give the dashboard one");
-    shown = await view(root, context, place);
+    made = await view(root, context, place);
   } catch (failure) {
-    shown = null;
     show(root, h("div", { class: "head" }, h("h1", {}, title)), trouble(failure));
   }
-  if (mine === turn) show(at("main"), root);
+  making -= 1;
+  // One that took long may come after another that is wanted now.
+  if (mine !== turn) return;
+  shown = made;
+  show(at("main"), root);
 };
 
 // How much longer than a look the pause after it is: many who look must not slow the relays down.
@@ -166,8 +172,8 @@ const heard = (fresh) => {
   else {
     frame(here().page === "event" ? "events" : here().page);
     if (shown?.update) shown.update(fresh);
-    else if (shown === null) render();
-    else again();
+    else if (shown !== null) again();
+    else if (making === 0) render();
   }
 };
 

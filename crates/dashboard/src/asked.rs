@@ -37,6 +37,11 @@ pub(crate) enum Trouble {
     Question(String),
     NotFound(String),
     Store(Failure),
+    /// A change that ended early, and how many events it had changed by then.
+    Unfinished {
+        failure: Failure,
+        events: u64,
+    },
 }
 
 impl From<QueryRejection> for Trouble {
@@ -72,6 +77,24 @@ impl From<&Failure> for Explanation {
     }
 }
 
+/// The same of a change, and what it had done: that holds.
+#[derive(Serialize)]
+struct Unfinished {
+    #[serde(flatten)]
+    why: Explanation,
+    events: u64,
+}
+
+impl Unfinished {
+    fn new(failure: &Failure, events: u64) -> Self {
+        let mut why = Explanation::from(failure);
+        if events > 0 {
+            why.error += &format!("; {events} events were changed before, and that holds");
+        }
+        Self { why, events }
+    }
+}
+
 impl IntoResponse for Trouble {
     fn into_response(self) -> Response {
         let (status, explanation) = match self {
@@ -84,6 +107,10 @@ impl IntoResponse for Trouble {
                 (StatusCode::NOT_FOUND, Explanation { code: "E-NOT-FOUND", error, fix: None })
             }
             Self::Store(failure) => (status_of(&failure), Explanation::from(&failure)),
+            Self::Unfinished { failure, events } => {
+                let explanation = Unfinished::new(&failure, events);
+                return (status_of(&failure), Json(explanation)).into_response();
+            }
         };
         (status, Json(explanation)).into_response()
     }

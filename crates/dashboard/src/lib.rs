@@ -34,6 +34,7 @@
 mod access;
 mod api;
 mod asked;
+mod gauges;
 mod guard;
 mod health;
 mod page;

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use semel_core::admin::{Filter, State, Stats};
-use semel_core::insight::{LogView, Workings};
-use semel_core::telemetry::{self, Metric};
+use semel_core::insight::Workings;
 use semel_core::{Clock, Failure, SystemClock, Timestamp};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::Dashboard;
 use crate::asked::{Explanation, patiently};
+use crate::gauges::Gauges;
 use crate::pipeline::Pipeline;
 use crate::quantiles::Buckets;
 
@@ -111,11 +111,11 @@ impl Sampler {
         latency
     }
 
-    fn keep(&self, pipeline: &Pipeline, look: Result<Look, Failure>) {
+    fn keep(&self, pipeline: &str, look: Result<Look, Failure>) {
         let mut tracks = self.tracks();
-        let track = tracks.entry(pipeline.name.clone()).or_default();
+        let track = tracks.entry(pipeline.to_owned()).or_default();
         match look {
-            Ok(look) => track.add(pipeline, look),
+            Ok(look) => track.add(look),
             Err(failure) => track.trouble = Some(Explanation::from(&failure)),
         }
     }
@@ -134,14 +134,8 @@ impl Track {
         self.samples.back()
     }
 
-    fn had_log(&self) -> bool {
-        self.last().is_some_and(|sample| sample.workings.log.is_some())
-    }
-
-    fn add(&mut self, pipeline: &Pipeline, look: Look) {
+    fn add(&mut self, look: Look) {
         let Look { at, stats, workings, latency } = look;
-        count(&pipeline.name, &stats);
-        count_log(&pipeline.name, workings.log.as_ref(), self.had_log());
         let before = self.last();
         let rate = |number: fn(&Workings) -> Option<u64>| {
             let before = before?;
@@ -155,34 +149,6 @@ impl Track {
         if self.samples.len() > KEPT {
             self.samples.pop_front();
         }
-    }
-}
-
-/// For those who watch by metrics.
-fn count(pipeline: &str, stats: &Stats) {
-    let gauge = |metric: Metric| metrics::gauge!(metric.name, "pipeline" => pipeline.to_owned());
-    for state in [State::Pending, State::Publishing, State::Failed, State::Dead] {
-        let (pipeline, name) = (pipeline.to_owned(), telemetry::BACKLOG_EVENTS.name);
-        metrics::gauge!(name, "pipeline" => pipeline, "state" => state.as_str())
-            .set(stats.count(state) as f64);
-    }
-    let oldest = stats.oldest_pending.unwrap_or_default();
-    gauge(telemetry::OLDEST_PENDING_AGE).set(oldest.as_secs_f64());
-    gauge(telemetry::PARKED_AGGREGATES).set(stats.parked_lanes as f64);
-}
-
-/// A slot that was given back keeps nothing any more; where there never was one, nothing is said.
-fn count_log(pipeline: &str, log: Option<&LogView>, was_there: bool) {
-    let gauge = |metric: Metric| metrics::gauge!(metric.name, "pipeline" => pipeline.to_owned());
-    let Some(log) = log else {
-        if was_there {
-            gauge(telemetry::SLOT_RETAINED_BYTES).set(0.0);
-        }
-        return;
-    };
-    gauge(telemetry::SLOT_RETAINED_BYTES).set(log.retained_bytes.unwrap_or(0) as f64);
-    if let Some(limit) = log.limit_bytes {
-        gauge(telemetry::SLOT_LIMIT_BYTES).set(limit as f64);
     }
 }
 
@@ -208,14 +174,13 @@ fn begin(dashboard: &Dashboard) -> Option<impl Future<Output = ()> + Send + use<
     let teller = dashboard.sampler.take_teller()?;
     let sampler = Arc::downgrade(&dashboard.sampler);
     let (pipelines, metrics) = (Arc::clone(&dashboard.pipelines), dashboard.metrics.clone());
-    Some(
-        async move { while look_at_all(&sampler, &teller, &pipelines, metrics.as_deref()).await {} },
-    )
+    let told = (teller, Gauges::of(&pipelines));
+    Some(async move { while look_at_all(&sampler, &told, &pipelines, metrics.as_deref()).await {} })
 }
 
 async fn look_at_all(
     sampler: &Weak<Sampler>,
-    teller: &Teller,
+    (teller, gauges): &(Teller, Gauges),
     pipelines: &[Pipeline],
     metrics: Option<&(dyn Fn() -> String + Send + Sync)>,
 ) -> bool {
@@ -227,7 +192,10 @@ async fn look_at_all(
         drop(known);
         let look = patiently(look_at(pipeline, measured, before.as_deref())).await;
         let Some(sampler) = sampler.upgrade() else { return false };
-        sampler.keep(pipeline, look);
+        if let Ok(Look { stats, workings, .. }) = &look {
+            gauges.tell(&pipeline.name, stats, workings.log.as_ref());
+        }
+        sampler.keep(&pipeline.name, look);
         teller.send_replace(Some(Instant::now()));
     }
     sleep(EVERY.max(began.elapsed() * LEISURE).min(SELDOM)).await;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use semel_core::{Clock, Failure, Sink, Source, SystemClock};
 
 use crate::conductor::Conductor;
+use crate::metrics::Reach;
 use crate::pulse::Pulse;
 use crate::settings::Settings;
 use crate::stop::Stop;
@@ -41,6 +42,7 @@ pub struct Relay {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) alert: Option<Arc<dyn Sink>>,
     pub(crate) pulse: Option<Pulse>,
+    pub(crate) reach: Reach,
     /// Whether it ends when another one has its source.
     pub(crate) ends_when_lost: bool,
 }
@@ -67,13 +69,15 @@ impl Relay {
             clock: Arc::new(SystemClock),
             alert: None,
             pulse: None,
+            reach: Reach::default(),
             ends_when_lost: false,
         }
     }
 
-    /// For somebody who opens it anew when it is lost and should not be.
-    pub(crate) fn ending_when_lost(mut self) -> Self {
+    /// For a group, which opens it anew when it is lost and should not be, and has more of its kind.
+    pub(crate) fn of_group(mut self, reach: Reach) -> Self {
         self.ends_when_lost = true;
+        self.reach = reach;
         self
     }
 

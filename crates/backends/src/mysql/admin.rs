@@ -191,7 +191,7 @@ impl AdminStore for MysqlAdmin {
         let place = Place::read(&self.store, &mut tx, &self.pipeline).await?;
         let selection = Selection::Ids(vec![id]);
         let search = Search::chosen(&self.pipeline, &place, &selection, &State::ALL);
-        search.views(&mut tx, 1).await?.first().map(view).transpose()
+        search.whole(&mut tx).await?.as_ref().map(view).transpose()
     }
 
     async fn retry(&self, selection: &Selection) -> Result<usize, Failure> {

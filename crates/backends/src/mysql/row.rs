@@ -41,9 +41,13 @@ pub(super) use share_of;
 /// usual value is null, which costs nothing on the way.
 macro_rules! event_columns {
     () => {
+        event_columns!("o.payload")
+    };
+    ($payload:literal) => {
         concat!(
-            "o.position, o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.payload, \
-             nullif(o.content_type, 'application/json'), o.headers, o.idempotency_key, ",
+            "o.position, o.id, o.aggregate_type, o.aggregate_id, o.event_type, ",
+            $payload,
+            ", nullif(o.content_type, 'application/json'), o.headers, o.idempotency_key, ",
             crate::mysql::row::as_micros!("o.created_at"),
             ", ",
             crate::mysql::row::as_micros!("o.available_at")

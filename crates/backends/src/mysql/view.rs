@@ -138,8 +138,14 @@ pub(super) struct Search<'a> {
     pub(super) filter: &'a Filter,
 }
 
-/// The columns that [`view`] reads after those of the event. The state and the number of the row
-/// follow.
+/// The columns that [`view`] reads first: an event and how long its payload is, be it there or not.
+macro_rules! measured {
+    ($payload:literal) => {
+        concat!("SELECT ", event_columns!($payload), ", cast(octet_length(o.payload) AS UNSIGNED)")
+    };
+}
+
+/// The columns that [`view`] reads after these. The state and the number of the row follow.
 const VIEW: &str = concat!(
     ", cast(coalesce(p.attempts, 0) AS UNSIGNED), ",
     "CASE WHEN p.state = 'failed' THEN ",
@@ -173,14 +179,30 @@ impl<'a> Search<'a> {
         Self { pipeline, place, after: 0, before: None, states, ids, filter }
     }
 
-    /// Events to show; [`view`] reads the rows. Whoever may not select payloads gets
-    /// the events without them.
+    /// Events to show, without their payloads; [`view`] reads the rows.
     pub(super) async fn views(
         &self,
         connection: &mut MySqlConnection,
         limit: usize,
     ) -> Result<Vec<MySqlRow>, Failure> {
-        let columns = concat!("SELECT ", event_columns!());
+        self.read(connection, measured!("cast('' AS BINARY)"), limit).await
+    }
+
+    /// One of them, with its payload.
+    pub(super) async fn whole(
+        &self,
+        connection: &mut MySqlConnection,
+    ) -> Result<Option<MySqlRow>, Failure> {
+        Ok(self.read(connection, measured!("o.payload"), 1).await?.pop())
+    }
+
+    /// Whoever may not select payloads gets the events without them.
+    async fn read(
+        &self,
+        connection: &mut MySqlConnection,
+        columns: &str,
+        limit: usize,
+    ) -> Result<Vec<MySqlRow>, Failure> {
         let found = match self.find(connection, columns, limit).await {
             Err(error) if is_denied_column(&error) => {
                 let visible = columns.replace("o.payload", "cast('' AS BINARY)");
@@ -295,19 +317,20 @@ static EVERYTHING: Filter = Filter {
 pub(super) fn view(row: &MySqlRow) -> Result<EventView, Failure> {
     let (event, _) = row::event(row)?;
     let mut view = EventView::pending(event);
-    view.attempts = row::column(row, AFTER_EVENT)?;
-    view.next_attempt = row::time(row, AFTER_EVENT + 1)?;
-    view.error = row::column(row, AFTER_EVENT + 2)?;
-    let state: &str = row::column(row, AFTER_EVENT + 4)?;
+    view.payload_bytes = row::column(row, AFTER_EVENT)?;
+    view.attempts = row::column(row, AFTER_EVENT + 1)?;
+    view.next_attempt = row::time(row, AFTER_EVENT + 2)?;
+    view.error = row::column(row, AFTER_EVENT + 3)?;
+    let state: &str = row::column(row, AFTER_EVENT + 5)?;
     let known = State::ALL.into_iter().find(|known| known.as_str() == state);
     view.state = known.unwrap_or(State::Pending);
     if view.state == State::Published {
-        view.published_at = row::time(row, AFTER_EVENT + 3)?;
+        view.published_at = row::time(row, AFTER_EVENT + 4)?;
     }
     Ok(view)
 }
 
 /// The place of a row of [`Search::views`] in a listing.
 pub(super) fn listed_at(row: &MySqlRow) -> Result<u64, Failure> {
-    row::column(row, AFTER_EVENT + 5)
+    row::column(row, AFTER_EVENT + 6)
 }

@@ -93,7 +93,17 @@ macro_rules! matching {
     };
 }
 
-/// The events of a pipeline, for [`view`]: those with the parameters of [`matching`] and a condition.
+/// What [`view`] reads after the columns of an event. How long a payload is, the server knows without
+/// reading it.
+macro_rules! life_columns {
+    () => {
+        ", o.state, o.attempts, o.next_attempt, o.error, o.published_at,
+        coalesce(octet_length(o.payload), octet_length(o.payload_bytes), 0)"
+    };
+}
+
+/// The events of a pipeline without their payloads, for [`view`]: those with the parameters of
+/// [`matching`] and a condition.
 macro_rules! list {
     ($where:literal) => {
         crate::postgres::admin::list!($where, " order by o.seq limit $9")
@@ -101,9 +111,9 @@ macro_rules! list {
     ($where:expr, $order:literal) => {
         concat!(
             "select ",
-            event_columns!(),
-            ", o.state, o.attempts, o.next_attempt, o.error, o.published_at
-            from semel.events_of($1) o where ($2::text is null or o.state = $2) and ",
+            event_columns!("null::text", "null::bytea"),
+            crate::postgres::admin::life_columns!(),
+            " from semel.events_of($1) o where ($2::text is null or o.state = $2) and ",
             crate::postgres::admin::matching!(),
             " and ",
             $where,
@@ -112,7 +122,7 @@ macro_rules! list {
     };
 }
 
-pub(super) use {list, matching};
+pub(super) use {life_columns, list, matching};
 
 const LIST: &str = list!("o.seq > $8");
 
@@ -124,8 +134,8 @@ const LIST_PARKED: &str = list!(
 const GET: &str = concat!(
     "select ",
     event_columns!(),
-    ", o.state, o.attempts, o.next_attempt, o.error, o.published_at
-    from semel.events_of($1) o where o.id = $2"
+    life_columns!(),
+    " from semel.events_of($1) o where o.id = $2"
 );
 
 macro_rules! repair {
@@ -310,5 +320,6 @@ pub(super) fn view(found: &PgRow) -> Result<EventView, Failure> {
     view.next_attempt = time(AFTER_EVENT + 2)?;
     view.error = column(found, AFTER_EVENT + 3)?;
     view.published_at = time(AFTER_EVENT + 4)?;
+    view.payload_bytes = column::<i32>(found, AFTER_EVENT + 5)?.unsigned_abs().into();
     Ok(view)
 }

@@ -203,7 +203,7 @@ impl AdminStore for SqliteAdmin {
         let handed_out = self.handed_out(&mut tx).await?;
         let selection = Selection::Ids(vec![id]);
         let search = Search::chosen(&self.pipeline, handed_out, &selection, &State::ALL);
-        let row = search.views(1).fetch_optional(&mut *tx).await.map_err(failed())?;
+        let row = search.whole().fetch_optional(&mut *tx).await.map_err(failed())?;
         row.map(|row| view(&row)).transpose()
     }
 

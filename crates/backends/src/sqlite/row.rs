@@ -19,11 +19,18 @@ use crate::row::as_headers;
 /// SQLite on its way here.
 macro_rules! event_columns {
     () => {
-        "o.seq, o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.payload, o.created_at, \
-         CASE WHEN o.content_type <> 'application/json' OR o.headers <> '{}' \
-                  OR o.idempotency_key IS NOT NULL OR o.available_at IS NOT NULL \
-              THEN json_array(o.content_type, json(o.headers), o.idempotency_key, o.available_at) \
-         END"
+        event_columns!("o.payload")
+    };
+    ($payload:literal) => {
+        concat!(
+            "o.seq, o.id, o.aggregate_type, o.aggregate_id, o.event_type, ",
+            $payload,
+            ", o.created_at, \
+             CASE WHEN o.content_type <> 'application/json' OR o.headers <> '{}' \
+                      OR o.idempotency_key IS NOT NULL OR o.available_at IS NOT NULL \
+                  THEN json_array(o.content_type, json(o.headers), o.idempotency_key, \
+                      o.available_at) END"
+        )
     };
 }
 pub(super) use event_columns;

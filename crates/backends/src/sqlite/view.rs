@@ -45,15 +45,19 @@ const STATE: &str = concat!(
           ELSE 'pending' END"
 );
 
-/// The columns of [`view`].
-const VIEW: &str = concat!(
-    event_columns!(),
-    ", coalesce(p.attempts, 0), \
-     CASE WHEN p.state IN ('waiting', 'failed', 'scheduled') THEN p.due END, p.error, \
-     CASE WHEN p.state = 'published' THEN p.changed_at WHEN p.state IS NULL THEN coalesce(\
-         (SELECT g.at FROM semel_progress g WHERE g.pipeline = ?1 AND g.position >= o.seq \
-          ORDER BY g.position LIMIT 1), c.moved_at) END"
-);
+/// The columns of [`view`]. How long a payload is, SQLite knows without reading it.
+macro_rules! view_columns {
+    ($payload:literal) => {
+        concat!(
+            event_columns!($payload),
+            ", coalesce(p.attempts, 0), \
+             CASE WHEN p.state IN ('waiting', 'failed', 'scheduled') THEN p.due END, p.error, \
+             CASE WHEN p.state = 'published' THEN p.changed_at WHEN p.state IS NULL THEN coalesce(\
+                 (SELECT g.at FROM semel_progress g WHERE g.pipeline = ?1 AND g.position >= o.seq \
+                  ORDER BY g.position LIMIT 1), c.moved_at) END, octet_length(o.payload)"
+        )
+    };
+}
 
 const CONDITIONS: &str = "o.seq > ?3 AND life IN (SELECT value FROM json_each(?4)) \
     AND (?5 IS NULL OR o.id IN (SELECT value FROM json_each(?5))) \
@@ -80,9 +84,18 @@ impl<'a> Search<'a> {
         Self { pipeline, handed_out, after: 0, before: None, states, ids, filter }
     }
 
-    /// The query for events to show; [`view`] reads its rows.
+    /// The query for events to show, without their payloads; [`view`] reads its rows.
     pub(super) fn views(&self, limit: usize) -> Query<'a> {
-        let select = format!("SELECT {VIEW}, {STATE} AS life");
+        self.read(view_columns!("x''"), limit)
+    }
+
+    /// The same for one of them, with its payload.
+    pub(super) fn whole(&self) -> Query<'a> {
+        self.read(view_columns!("o.payload"), 1)
+    }
+
+    fn read(&self, columns: &str, limit: usize) -> Query<'a> {
+        let select = format!("SELECT {columns}, {STATE} AS life");
         let limit = stored(limit as u64);
         let tail = match self.before {
             Some(before) => {
@@ -149,7 +162,8 @@ pub(super) fn view(row: &SqliteRow) -> Result<EventView, Failure> {
     view.attempts = row::column(row, AFTER_EVENT)?;
     view.next_attempt = row::column::<Option<i64>>(row, AFTER_EVENT + 1)?.map(timestamp);
     view.error = row::column(row, AFTER_EVENT + 2)?;
-    let state: &str = row::column(row, AFTER_EVENT + 4)?;
+    view.payload_bytes = row::position(row::column(row, AFTER_EVENT + 4)?);
+    let state: &str = row::column(row, AFTER_EVENT + 5)?;
     let known = State::ALL.into_iter().find(|known| known.as_str() == state);
     view.state = known.unwrap_or(State::Pending);
     if view.state == State::Published {

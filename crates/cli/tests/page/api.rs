@@ -2,6 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::thread::JoinHandle;
+
+use semel_core::EventId;
 
 use super::relay::{Relay, large};
 use super::{shop_of, shop_with_dead_letters};
@@ -105,8 +108,39 @@ fn old_numbers_are_refused_with_what_is_wrong() {
     };
     let trouble = "{\"code\":\"E-POSTGRES-DOWN\",\"error\":\"no answer\",\"fix\":\"start it\"}";
     let answers = [pipeline("null"), pipeline(trouble), pipeline(trouble)];
-    let relay = std::thread::spawn(move || {
-        for answer in answers {
+    let relay = answering(listener, answers.map(|answer| ("200 OK", answer)).into());
+    assert_eq!(shop.json(&["status", "--api", &url])[0]["dead"], 2);
+    let said = shop.refused(69, &["status", "--api", &url]);
+    assert!(said.contains("E-API-DOWN") && said.contains("orders E-POSTGRES-DOWN"), "{said}");
+    assert!(said.contains("start it"), "{said}");
+    assert_eq!(shop.refused(69, &["status", "--output", "json", "--api", &url]), said);
+    relay.join().unwrap();
+}
+
+/// What a relay had done when it ended early is said; so is what was done by the questions before.
+#[test]
+fn what_was_changed_is_said_when_it_ends_early() {
+    let shop = Shop::new();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let overview = "{\"pipelines\":[{\"name\":\"orders\",\"states\":{\"dead\":2}}]}";
+    let late = "{\"code\":\"E-HTTP-SLOW\",\"error\":\"no answer; 500 events were changed before, and \
+                that holds\",\"fix\":\"wait\",\"events\":500}";
+    let done = "{\"events\":1,\"dry_run\":false}";
+    let answers = [("200 OK", overview), ("200 OK", done), ("503 Service Unavailable", late)]
+        .map(|(status, answer)| (status, answer.to_owned()));
+    let relay = answering(listener, answers.into());
+    let ids = [EventId::now().to_string(), EventId::now().to_string()];
+    let said = shop.refused(69, &["dead", "retry", &ids[0], &ids[1], "--api", &url]);
+    assert!(said.contains("500 events were changed before, and that holds"), "{said}");
+    assert!(said.contains("after 1 events that were retried"), "{said}");
+    relay.join().unwrap();
+}
+
+/// A relay that has these answers, one for each question.
+fn answering(listener: TcpListener, answers: Vec<(&'static str, String)>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        for (status, answer) in answers {
             let (mut stream, _) = listener.accept().unwrap();
             let mut asked = Vec::<u8>::new();
             while !asked.ends_with(b"\r\n\r\n") {
@@ -116,13 +150,7 @@ fn old_numbers_are_refused_with_what_is_wrong() {
             }
             let length = answer.len();
             let head = format!("content-length: {length}\r\nconnection: close\r\n\r\n");
-            stream.write_all(format!("HTTP/1.1 200 OK\r\n{head}{answer}").as_bytes()).unwrap();
+            stream.write_all(format!("HTTP/1.1 {status}\r\n{head}{answer}").as_bytes()).unwrap();
         }
-    });
-    assert_eq!(shop.json(&["status", "--api", &url])[0]["dead"], 2);
-    let said = shop.refused(69, &["status", "--api", &url]);
-    assert!(said.contains("E-API-DOWN") && said.contains("orders E-POSTGRES-DOWN"), "{said}");
-    assert!(said.contains("start it"), "{said}");
-    assert_eq!(shop.refused(69, &["status", "--output", "json", "--api", &url]), said);
-    relay.join().unwrap();
+    })
 }

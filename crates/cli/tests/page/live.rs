@@ -19,6 +19,7 @@ fn pages_stay_fresh_and_leave_alone_what_one_is_at() {
     write(&shop, &many);
 
     the_events(&browser, &shop, &relay);
+    the_one_that_is_wanted_now(&browser, &shop, &relay);
     the_life_of_an_event(&browser, &shop, &relay);
     the_dead_letters(&browser, &shop, &relay);
     assert_eq!(browser.complaints(), Vec::<String>::new());
@@ -54,6 +55,25 @@ fn the_events(browser: &Browser, shop: &Shop, relay: &Relay) {
     }
     browser.run("getSelection().empty()");
     browser.wait_for("OrderLost");
+}
+
+/// A view that took long, and was left meanwhile, does not take the pulse from the one that is shown.
+fn the_one_that_is_wanted_now(browser: &Browser, shop: &Shop, relay: &Relay) {
+    browser.run(
+        "const ask = window.fetch;
+        window.fetch = async (place, options) => {
+            const answer = await ask(place, options);
+            if (String(place).endsWith('/history')) await new Promise((done) => { window.letGo = done; });
+            return answer;
+        }",
+    );
+    browser.go(&format!("{}#/orders/overview", relay.url));
+    browser.wait("typeof window.letGo === 'function'");
+    browser.go(&format!("{}#/orders/events?q=event:OrderFound", relay.url));
+    browser.wait_for("No event matches.");
+    browser.run("letGo()");
+    write(shop, &[("newest", "OrderFound", "{}".to_owned())]);
+    browser.wait("document.querySelectorAll('tbody tr').length === 1");
 }
 
 fn the_life_of_an_event(browser: &Browser, shop: &Shop, relay: &Relay) {

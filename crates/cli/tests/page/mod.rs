@@ -1,6 +1,7 @@
 //! The page of a relay, in a real browser; and who gets in.
 
 mod aggregates;
+mod all;
 mod api;
 mod browser;
 #[cfg(feature = "postgres")]

@@ -50,6 +50,11 @@ impl Payload {
         &self.bytes
     }
 
+    /// Only its type stays.
+    pub(crate) fn clear(&mut self) {
+        self.bytes = Bytes::new();
+    }
+
     /// Whether the content is JSON, by its type.
     #[must_use]
     pub fn is_json(&self) -> bool {

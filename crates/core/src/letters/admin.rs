@@ -110,7 +110,7 @@ impl<L: LetterBook> AdminStore for LettersAdmin<L> {
                 return false;
             }
             last = number;
-            events.push(view(letter));
+            events.push(view(letter).without_payload());
             true
         };
         self.walk(after.map_or(0, |Cursor(last)| last), &mut add).await?;

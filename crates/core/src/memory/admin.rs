@@ -52,7 +52,7 @@ impl AdminStore for MemoryDatabase {
         let mut page = Page::default();
         let mut last = None;
         for (number, view) in matching.by_ref().take(limit) {
-            page.events.push(view);
+            page.events.push(view.without_payload());
             last = Some(Cursor(number));
         }
         page.next = last.filter(|_| matching.next().is_some());
@@ -127,7 +127,8 @@ impl AdminStore for MemoryDatabase {
         let more = found.len() > limit;
         let shown = found.split_off(found.len().saturating_sub(limit));
         let next = shown.first().filter(|_| more).map(|(number, _)| Cursor(*number));
-        Ok(Page { events: shown.into_iter().rev().map(|(_, view)| view).collect(), next })
+        let events = shown.into_iter().rev().map(|(_, view)| view.without_payload()).collect();
+        Ok(Page { events, next })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Changes: retry, discard and replay, of one event, of those that match, or of those with one error;
-//! counted first if so asked, written down always.
+//! counted first if so asked, written down always. Many are changed a page at a time, so that relays
+//! go on meanwhile.
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
@@ -7,6 +8,7 @@ use axum::{Extension, Json};
 use semel_core::admin::{AdminStore, EventView, Filter, Selection, State as EventState};
 use semel_core::{Clock, EventId, Failure, SystemClock};
 use serde::{Deserialize, Serialize};
+use tokio::task::JoinError;
 
 use crate::Dashboard;
 use crate::access::{Caller, Role, require};
@@ -26,13 +28,34 @@ pub(crate) async fn change(
     require(&caller, order.action.needs())?;
     let choice = Choice::of(&order)?;
     if order.dry_run {
-        let events = patiently(choice.count(pipeline.admin.as_ref(), order.action)).await?;
+        let events = choice.count(pipeline.admin.as_ref(), order.action).await?;
         return Ok(Json(Done { events, dry_run: true }));
     }
-    let noted = Noted::begin(pipeline, &caller, order.action.as_str(), &choice.words).await?;
-    let events = patiently(choice.apply(pipeline.admin.as_ref(), order.action)).await?;
-    noted.end(events).await;
+    let (pipeline, action) = (pipeline.clone(), order.action);
+    // Whoever asked may leave: what is begun is ended, and how it ended is written down.
+    let making = tokio::spawn(async move { make(&pipeline, &caller, action, &choice).await });
+    let events = making.await.unwrap_or_else(|error| Err(cut_short(error).into()))?;
     Ok(Json(Done { events, dry_run: false }))
+}
+
+async fn make(
+    pipeline: &Pipeline,
+    caller: &Caller,
+    action: Action,
+    choice: &Choice,
+) -> Result<u64, Trouble> {
+    let noted = Noted::begin(pipeline, caller, action.as_str(), &choice.words).await?;
+    let changed = choice.apply(pipeline.admin.as_ref(), action).await;
+    let (Ok(events) | Err((_, events))) = &changed;
+    noted.end(*events).await;
+    changed.map_err(|(failure, events)| Trouble::Unfinished { failure, events })
+}
+
+fn cut_short(error: JoinError) -> Failure {
+    let what = "the change was cut short, and nobody knows after how many events";
+    Failure::unavailable("E-HTTP-CUT", what)
+        .with_source(error)
+        .with_fix("look how many are left; what was changed holds, and repeating it is safe")
 }
 
 /// What is to be done.
@@ -117,35 +140,35 @@ impl Choice {
 
     async fn count(&self, store: &dyn AdminStore, action: Action) -> Result<u64, Failure> {
         if let Some(id) = self.wanted.id {
-            let view = store.get(id).await?;
+            let view = patiently(store.get(id)).await?;
             let is_meant = |view: &EventView| action.states().contains(&view.state);
             return Ok(u64::from(view.is_some_and(|view| is_meant(&view))));
         }
         let filter = &self.wanted.filter;
         let only_state = Filter { state: filter.state, ..Filter::default() } == *filter;
         if only_state && self.error.is_none() {
-            let stats = store.stats().await?;
+            let stats = patiently(store.stats()).await?;
             let meant = |state: &&EventState| filter.state.is_none_or(|wanted| wanted == **state);
             return Ok(action.states().iter().filter(meant).map(|state| stats.count(*state)).sum());
         }
         Ok(self.ids(store, action).await?.len() as u64)
     }
 
-    async fn apply(&self, store: &dyn AdminStore, action: Action) -> Result<u64, Failure> {
-        const AT_ONCE: usize = 1000;
-        let ids = match (self.wanted.id, &self.error) {
-            (Some(id), _) => vec![id],
-            (None, Some(_)) => self.ids(store, action).await?,
-            (None, None) => {
-                let selection = Selection::Matching(self.wanted.filter.clone());
-                return Ok(action.apply(store, &selection).await? as u64);
-            }
+    /// Changes those that are meant now, and not those that come meanwhile. Says how many; if it ends
+    /// early, why, and how many by then.
+    async fn apply(&self, store: &dyn AdminStore, action: Action) -> Result<u64, (Failure, u64)> {
+        const AT_ONCE: usize = 500;
+        let ids = match self.wanted.id {
+            Some(id) => vec![id],
+            None => self.ids(store, action).await.map_err(|failure| (failure, 0))?,
         };
         let mut changed = 0;
         for ids in ids.chunks(AT_ONCE) {
-            changed += action.apply(store, &Selection::Ids(ids.to_vec())).await?;
+            let chosen = Selection::Ids(ids.to_vec());
+            let applied = patiently(action.apply(store, &chosen)).await;
+            changed += applied.map_err(|failure| (failure, changed))? as u64;
         }
-        Ok(changed as u64)
+        Ok(changed)
     }
 
     /// The events that are meant, one by one.
@@ -159,7 +182,7 @@ impl Choice {
             }
             let (in_state, mut after) = (Filter { state: Some(*state), ..filter.clone() }, None);
             loop {
-                let page = store.list(&in_state, after, PAGE).await?;
+                let page = patiently(store.list(&in_state, after, PAGE)).await?;
                 let meant = page.events.iter().filter(|view| self.is_meant(view));
                 ids.extend(meant.map(|view| view.event.id));
                 after = page.next;

@@ -3,8 +3,10 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::panic, clippy::expect_used)]
 
 mod access;
+mod bulk;
 mod documented;
 mod effects;
+mod gauges;
 mod live;
 
 use std::sync::Arc;

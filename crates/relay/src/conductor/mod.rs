@@ -133,12 +133,13 @@ struct Amount {
 
 impl Conductor {
     pub(crate) fn new(relay: Relay, stop: Stop, drains: bool) -> Self {
-        let Relay { name, source, sink, settings, clock, alert, pulse, ends_when_lost } = relay;
+        let Relay { name, source, sink, settings, clock, alert, pulse, reach, ends_when_lost } =
+            relay;
         let now = Instant::now();
         let mut source_circuit = Circuit::untested(now);
         source_circuit.close();
         Self {
-            metrics: PipelineMetrics::new(&name),
+            metrics: PipelineMetrics::new(&name, &reach),
             alerts: alert.map(|sink| Alerts::start(&name, sink, settings.publish_timeout)),
             turning: pulse.map(|pulse| pulse.begin(&name)),
             name,

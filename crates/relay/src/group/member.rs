@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{Group, OpenShare};
+use crate::metrics::{Reach, Witness};
 use crate::pulse::{Doing, Pulse, Turning};
 use crate::relay::Report;
 use crate::stop::{Level, Stop, Stopper};
@@ -46,6 +47,9 @@ pub(super) struct Member {
     leads: Option<bool>,
     /// Whether the last turn came to nothing.
     is_cut_off: bool,
+    reach: Reach,
+    /// A member reaches the source, or does not, whether it works on something or stands by.
+    source: Witness,
     fatal: Option<Failure>,
     report: Report,
 }
@@ -74,8 +78,10 @@ struct Turn {
 impl Member {
     pub(super) fn new(group: Group, stop: Stop, drains: bool) -> Self {
         let Group { name, coordinator, coordination, open, pulse } = group;
-        let now = Instant::now();
+        let (now, reach) = (Instant::now(), Reach::default());
         Self {
+            source: reach.source(&name),
+            reach,
             turning: pulse.as_ref().map(|pulse| pulse.begin(&name)),
             name,
             coordination,
@@ -188,6 +194,7 @@ impl Member {
         self.coordinator = Some(turn.coordinator);
         self.next_turn = Instant::now() + SHORT.min(self.lease / 3);
         self.is_cut_off = turn.result.is_err();
+        self.source.says(!self.is_cut_off);
         match turn.result {
             Ok((standing, plan, claimed)) => {
                 self.renewed = turn.renewed.or(self.renewed);
@@ -248,14 +255,15 @@ impl Member {
         }
         let (stopper, mut stop) = Stop::new();
         let (opening, drains, pulse) = ((self.open)(share), self.drains, self.pulse.clone());
+        let reach = self.reach.clone();
         self.last_worker += 1;
         let worker = self.last_worker;
         self.workers.insert(number, Worker { number: worker, stopper });
         self.work.spawn(async move {
             let opened = tokio::select! {
                 opened = opening => opened.map(|relay| Some(match pulse {
-                    Some(pulse) => relay.ending_when_lost().with_pulse(pulse),
-                    None => relay.ending_when_lost(),
+                    Some(pulse) => relay.of_group(reach).with_pulse(pulse),
+                    None => relay.of_group(reach),
                 })),
                 () = stop.changed() => Ok(None),
             };

@@ -151,10 +151,10 @@ async fn a_share_that_is_refused_is_not_opened_all_the_time() {
 }
 
 /// A store that can be cut off.
-struct CutOff {
-    member: MemoryMember,
-    cut: Arc<AtomicBool>,
-    hangs: bool,
+pub(crate) struct CutOff {
+    pub(crate) member: MemoryMember,
+    pub(crate) cut: Arc<AtomicBool>,
+    pub(crate) hangs: bool,
 }
 
 impl CutOff {

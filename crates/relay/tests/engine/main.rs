@@ -14,6 +14,7 @@ mod consume;
 mod consumer;
 mod contained;
 mod fanout;
+mod gauges;
 mod group;
 mod numbers;
 mod outage;

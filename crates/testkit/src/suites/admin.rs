@@ -10,7 +10,7 @@ use semel_core::{AdminStore, Event, EventId, Outcome};
 
 use crate::probe::{Ran, Skip};
 use crate::suites::source::SourceProbe;
-use crate::workload::{Drive, numbers};
+use crate::workload::{Drive, number};
 
 pub use look::*;
 pub use repair::*;
@@ -46,6 +46,7 @@ macro_rules! admin_suite {
             a_listing_is_oldest_first_and_filtered
             pages_are_complete_and_stable
             the_latest_pages_are_complete
+            a_listing_has_the_sizes_of_payloads_alone
             what_failed_is_summed_up
             one_event_is_found_by_its_id
             a_retried_dead_event_goes_ahead_of_its_lane
@@ -104,7 +105,16 @@ async fn list<A: AdminStore>(
 async fn listed<A: AdminStore>(admin: &A, filter: &Filter) -> Vec<u64> {
     let page = list(admin, filter, None, 1_000).await;
     assert_eq!(page.next, None, "all of it fits one page");
-    numbers(page.events.iter().map(|view| &*view.event))
+    numbers(admin, &page).await
+}
+
+/// The numbers of events of a page, which comes without their payloads.
+async fn numbers<A: AdminStore>(admin: &A, page: &Page) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    for listed in &page.events {
+        numbers.push(number(&view(admin, listed.event.id).await.event));
+    }
+    numbers
 }
 
 async fn view<A: AdminStore>(admin: &A, id: EventId) -> EventView {

@@ -29,6 +29,7 @@ const COUNTS_WHAT_IS_IN_FLIGHT_AS_PENDING: u8 = 9;
 const DISCARD_RETRIES: u8 = 10;
 const COUNTS_REPETITIONS: u8 = 11;
 const CLEANS_THE_YOUNG: u8 = 12;
+const LISTS_PAYLOADS: u8 = 13;
 
 #[test]
 fn an_inbox_that_forgets_the_consumer() {
@@ -75,6 +76,15 @@ fn an_inbox_that_lets_duplicates_through() {
 #[test]
 fn pages_that_overlap() {
     caught!(Flawed<PAGES_OVERLAP>, admin::pages_are_complete_and_stable, "left == right");
+}
+
+#[test]
+fn pages_full_of_payloads() {
+    caught!(
+        Flawed<LISTS_PAYLOADS>,
+        admin::a_listing_has_the_sizes_of_payloads_alone,
+        "bytes are listed"
+    );
 }
 
 #[test]
@@ -263,6 +273,12 @@ impl<const FLAW: u8> AdminStore for FlawedStore<FLAW> {
         let mut page = self.0.list(filter, after, limit).await?;
         if FLAW == PAGES_OVERLAP {
             page.next = page.next.map(|Cursor(last)| Cursor(last - 1));
+        }
+        if FLAW == LISTS_PAYLOADS {
+            for view in &mut page.events {
+                let whole = AdminStore::get(&self.0, view.event.id).await?;
+                view.event = whole.map_or_else(|| view.event.clone(), |whole| whole.event);
+            }
         }
         Ok(page)
     }

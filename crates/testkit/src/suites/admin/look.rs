@@ -6,11 +6,9 @@ use std::time::Duration;
 use semel_core::admin::{Filter, State, Stats, Troubles};
 use semel_core::{AdminStore, Event, EventId, Outcome};
 
-use super::{AdminProbe, in_state, list, listed, parking, settle_one, view};
+use super::{AdminProbe, in_state, list, listed, numbers, parking, settle_one, view};
 use crate::probe::Ran;
-use crate::workload::{
-    Drive, assert_intact, awkward_events, dead, event, events, numbers, retry, time_in,
-};
+use crate::workload::{Drive, assert_intact, awkward_events, dead, event, events, retry, time_in};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -170,7 +168,7 @@ pub async fn pages_are_complete_and_stable<P: AdminProbe>(probe: &Arc<P>) -> Ran
     loop {
         let page = list(admin, &Filter::default(), after, 4).await;
         assert!(!page.events.is_empty(), "a page that was promised is empty");
-        seen.extend(numbers(page.events.iter().map(|view| &*view.event)));
+        seen.extend(numbers(admin, &page).await);
         if seen.len() <= 8 {
             drive.deliver_next(2).await;
         }
@@ -207,7 +205,7 @@ pub async fn the_latest_pages_are_complete<P: AdminProbe>(probe: &Arc<P>) -> Ran
         loop {
             let page = admin.latest(&filter, before, 2).await.expect("a page");
             assert!(page.events.len() <= 2, "{} events on a page of 2", page.events.len());
-            seen.extend(numbers(page.events.iter().map(|view| &*view.event)));
+            seen.extend(numbers(admin, &page).await);
             before = page.next;
             if before.is_none() {
                 break;
@@ -215,6 +213,27 @@ pub async fn the_latest_pages_are_complete<P: AdminProbe>(probe: &Arc<P>) -> Ran
         }
         let oldest_first: Vec<_> = newest_first.iter().rev().copied().collect();
         assert!(seen == newest_first || seen == oldest_first, "{filter:?}: {seen:?}");
+    }
+    Ok(())
+}
+
+/// The payloads of a page may be more than there is memory: what is listed says how long they are.
+pub async fn a_listing_has_the_sizes_of_payloads_alone<P: AdminProbe>(probe: &Arc<P>) -> Ran {
+    let (admin, all, written) = (probe.admin(), Filter::default(), awkward_events());
+    probe.commit_all(&written).await;
+    let oldest_first = list(admin, &all, None, 100).await;
+    let newest_first = admin.latest(&all, None, 100).await.expect("a page");
+    for page in [oldest_first, newest_first] {
+        assert_eq!(page.events.len(), written.len());
+        for listed in page.events {
+            let whole = view(admin, listed.event.id).await;
+            let bytes = whole.event.payload.bytes().len() as u64;
+            assert_eq!((listed.payload_bytes, whole.payload_bytes), (bytes, bytes));
+            let (payload, stored) = (&listed.event.payload, &whole.event.payload);
+            assert!(payload.bytes().is_empty(), "{} bytes are listed", payload.bytes().len());
+            assert_eq!(payload.content_type(), stored.content_type());
+            assert_eq!(listed.event.headers, whole.event.headers);
+        }
     }
     Ok(())
 }
