@@ -71,10 +71,27 @@ impl Problem {
         Self { failure, places, effect, exit }
     }
 
+    /// The same, with another place.
+    #[cfg(feature = "page")]
+    pub(crate) fn also_at(mut self, place: String) -> Self {
+        self.places.push(place);
+        self
+    }
+
     /// The same, because of how the command was called.
     pub(crate) fn of_usage(mut self) -> Self {
         self.exit = Exit::Usage;
         self
+    }
+
+    /// Whether another try may go well, with nothing changed.
+    pub(crate) const fn may_pass(&self) -> bool {
+        matches!(self.exit, Exit::Unreachable | Exit::TryAgain)
+    }
+
+    #[cfg(feature = "page")]
+    pub(crate) const fn failure(&self) -> &Failure {
+        &self.failure
     }
 
     pub(crate) fn no_runtime(error: io::Error) -> Self {

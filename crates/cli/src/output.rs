@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use serde_json::Value;
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -23,7 +24,28 @@ pub(crate) fn print(text: &str) {
 pub(crate) fn print_json(value: &impl Serialize) {
     // Our own types always make JSON: their keys are strings.
     let text = serde_json::to_string_pretty(value).unwrap_or_default();
-    print(&format!("{text}\n"));
+    print(&format!("{}\n", plain_json(&text)));
+}
+
+/// Prints as JSON, in one line.
+pub(crate) fn print_json_line(value: &Value) {
+    print(&format!("{}\n", plain_json(&value.to_string())));
+}
+
+/// Text that somebody else wrote, in one line, and without what would command a terminal.
+pub(crate) fn plain(text: &str) -> String {
+    let plain = |c: char| if c.is_control() { c.escape_unicode().to_string() } else { c.into() };
+    text.chars().map(plain).collect()
+}
+
+/// JSON may hold control characters above those of ASCII as they are; terminals obey them as well.
+fn plain_json(text: &str) -> String {
+    let is_left = |c: char| c.is_control() && c != '\n';
+    let plain = |c: char| match is_left(c) {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.into(),
+    };
+    text.chars().map(plain).collect()
 }
 
 /// Where the text of a column stands.
@@ -49,7 +71,7 @@ impl<const N: usize> Table<N> {
     }
 
     pub(crate) fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells);
+        self.rows.push(cells.map(|cell| plain(&cell)));
     }
 
     pub(crate) fn print(&self) {
@@ -91,6 +113,15 @@ pub(crate) fn age(span: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_others_wrote_is_one_plain_line() {
+        assert_eq!(plain("a\u{1b}[2J\nb\r\t\u{9b}ü"), r"a\u{1b}[2J\u{a}b\u{d}\u{9}\u{9b}ü");
+        let mut table = Table::new([("NAME", Align::Left), ("N", Align::Right)]);
+        table.row(["a\nb".into(), "1".into()]);
+        assert_eq!(table.text(), "NAME     N\na\\u{a}b  1\n");
+        assert_eq!(plain_json("\"\u{9b}\u{7f}\"\n"), "\"\\u009b\\u007f\"\n");
+    }
 
     #[test]
     fn ages_have_a_suitable_unit() {

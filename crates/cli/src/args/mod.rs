@@ -34,6 +34,7 @@ pub(crate) use self::keys::{KeyListOptions, KeyReleaseOptions, KeyShowOptions, K
 #[cfg(feature = "proxy")]
 pub(crate) use self::proxy::ProxyOptions;
 pub(crate) use self::send::{PayloadOrigin, SendOptions};
+use self::watch::TAP_LIMITS;
 pub(crate) use self::watch::{TapOptions, TopOptions, VerifyOptions, WatchOption};
 use crate::output::Format;
 use crate::wiring::{DatabaseKind, sinks_in_words};
@@ -80,9 +81,10 @@ pub(crate) enum Command {
     Proxy(ProxyOptions),
     /// How many events are in which state
     Status(StatusOptions),
-    /// Rates of every pipeline and aggregate type, again and again
+    /// Rates of every pipeline, and of the aggregate types of events written just now
     Top(TopOptions),
-    /// Events as they pass, from now on; nothing is changed
+    /// Events that are written from now on, and how each goes on; what fails, however old it is
+    #[command(after_help = TAP_LIMITS)]
     Tap(TapOptions),
     /// Look at events
     #[command(subcommand)]

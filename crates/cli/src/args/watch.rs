@@ -32,6 +32,12 @@ pub(crate) struct TopOptions {
     pub(crate) count: Option<u64>,
 }
 
+/// What `semel tap` does not show.
+pub(super) const TAP_LIMITS: &str = "Not shown: what was written more than 15 seconds before this began and is published without \
+     ever failing, and states that last for less than --every. Of the events that wait for longer, \
+     the newest 1000 are followed, 20 at each look; of those that failed or died, the oldest 1000 of \
+     each. `semel events show ID` knows the life of any event.";
+
 /// `semel tap`
 #[derive(Args, Debug)]
 pub(crate) struct TapOptions {

@@ -27,6 +27,11 @@ pub(super) struct Api {
 }
 
 impl Api {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    /// A change goes on for as long as there are events to change; it is the relay that loses patience
+    /// with a database, at each step, and says how many it were by then.
+    const LONG: Duration = Duration::from_secs(24 * 3600);
+
     /// That of the options, if they name one.
     pub(super) fn of(options: &ApiOption) -> Result<Option<Self>, Problem> {
         let Some(url) = &options.api else { return Ok(None) };
@@ -95,7 +100,7 @@ impl Api {
     ) -> Result<usize, Problem> {
         let order = json!({ "action": action, "q": words, "dry_run": dry_run });
         let path = format!("api/pipelines/{pipeline}/changes");
-        let done = self.ask(Method::POST, &path, Some(&order)).await?;
+        let done = self.ask_within(Self::LONG, Method::POST, &path, Some(&order)).await?;
         let count = done["events"].as_u64().and_then(|count| usize::try_from(count).ok());
         count.ok_or_else(|| self.problem(strange(&done.to_string())))
     }
@@ -106,9 +111,19 @@ impl Api {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, Problem> {
-        const PATIENCE: Duration = Duration::from_secs(60);
-        let answer = timeout(PATIENCE, self.try_ask(method, path, body)).await;
-        let answer = answer.unwrap_or_else(|_| Err(down("no answer within 60 seconds")));
+        self.ask_within(Self::PATIENCE, method, path, body).await
+    }
+
+    async fn ask_within(
+        &self,
+        limit: Duration,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, Problem> {
+        let answer = timeout(limit, self.try_ask(method, path, body)).await;
+        let late = || down(&format!("no answer within {} seconds", limit.as_secs()));
+        let answer = answer.unwrap_or_else(|_| Err(late()));
         answer.map_err(|failure| self.problem(failure))
     }
 

@@ -1,5 +1,6 @@
 //! `semel dead … --sink NAME --queue QUEUE`: dead letters that consumers left with a broker.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use semel_backends::{DeadLetter, DeadQueue, Fate, Sweep, sweep};
@@ -7,14 +8,15 @@ use semel_core::Failure;
 use semel_core::admin::{EventView, State};
 use serde_json::{Value, json};
 
+use super::audit::Noted;
 use super::change::Change;
 use super::confirm::Progress;
-use super::{EFFECT, events};
+use super::{Desk, EFFECT, events};
 use crate::args::{BuriedOption, DeadChangeOptions, DeadListOptions, DeadRetryOptions};
 use crate::args::{DeadShowOptions, OwnerOption};
-use crate::config::{Config, Sink};
+use crate::config::{Config, Pipeline, Sink};
 use crate::exit::{Exit, Problem};
-use crate::output::{Align, Format, Table, print, print_json};
+use crate::output::{Align, Format, Table, plain, print, print_json};
 
 /// The oldest letters; all of them stay.
 pub(super) async fn list(options: &DeadListOptions) -> Result<Exit, Problem> {
@@ -82,7 +84,7 @@ async fn change(
 ) -> Result<Exit, Problem> {
     options.check_buried()?;
     let (buried, options) = (&options.buried, &options.change);
-    let Yard { mut queue, place } = Yard::open(buried, &options.owner).await?;
+    let Yard { mut queue, place, publishers } = Yard::open(buried, &options.owner).await?;
     let count = queue.count();
     if options.dry_run {
         queue.close().await;
@@ -90,9 +92,14 @@ async fn change(
         return Ok(Exit::Done);
     }
     change.confirm(options, count, &place)?;
+    let what = if matches!(fate, Fate::Gone) { "discard" } else { "retry" };
+    let noted = note(what, buried, &publishers).await?;
     let progress = Progress::new(count);
     let swept = sweep(&mut *queue, fate, &mut |done| progress.show(done)).await;
     progress.end();
+    for entry in noted {
+        entry.end(swept.done).await;
+    }
     if let Some(failure) = swept.ended_by {
         let place = format!("{place}, after {} of {count} letters", swept.done);
         let effect = "these hold, the others are where they were; repeating it is safe";
@@ -102,22 +109,43 @@ async fn change(
     Ok(if swept.left == 0 { Exit::Done } else { Exit::Problems })
 }
 
+/// Writes down what is going to be done, once in each database from which that sink is published to.
+async fn note(
+    what: &str,
+    buried: &BuriedOption,
+    publishers: &[Pipeline],
+) -> Result<Vec<Noted>, Problem> {
+    let (sink, queue) = buried.place().unwrap_or_default();
+    let words = format!("dead letters of sink:{sink} queue:{queue}");
+    let (mut noted, mut known) = (Vec::new(), BTreeSet::new());
+    for pipeline in publishers {
+        if known.insert(pipeline.source.url.reveal()) {
+            let desk = Desk::of(pipeline).await?;
+            let entry = Noted::begin(&*desk.database, what, &desk.owner, &words).await;
+            noted.push(entry.map_err(|failure| desk.problem(failure))?);
+        }
+    }
+    Ok(noted)
+}
+
 /// A queue of letters, and how failures of it are told.
 struct Yard {
     queue: Box<dyn DeadQueue>,
     place: String,
+    /// The pipelines that publish to the same sink.
+    publishers: Vec<Pipeline>,
 }
 
 impl Yard {
     async fn open(buried: &BuriedOption, owner: &OwnerOption) -> Result<Self, Problem> {
         let (name, queue) = buried.place().unwrap_or_default();
-        let sink = find(&owner.pipeline.config.path, name)?;
+        let (sink, publishers) = find(&owner.pipeline.config.path, name)?;
         let place = format!("sink.{name} ({}), {queue}", sink.technology());
         let Some(open) = &sink.connect.letters else {
             return Err(Problem::new(holds_none(&sink), place, EFFECT).of_usage());
         };
         match open(queue.to_owned()).await {
-            Ok(queue) => Ok(Self { queue, place }),
+            Ok(queue) => Ok(Self { queue, place, publishers }),
             Err(failure) => Err(Problem::new(failure, place, EFFECT)),
         }
     }
@@ -149,10 +177,13 @@ impl Yard {
     }
 }
 
-fn find(config: &Path, name: &str) -> Result<Sink, Problem> {
-    let sinks = Config::load(config)?.sinks;
+/// The sink, and who publishes to it.
+fn find(config: &Path, name: &str) -> Result<(Sink, Vec<Pipeline>), Problem> {
+    let Config { sinks, mut pipelines, .. } = Config::load(config)?;
+    pipelines.retain(|pipeline| pipeline.sinks.iter().any(|sink| sink.name == name));
     let names: Vec<_> = sinks.iter().map(|sink| sink.name.clone()).collect();
-    sinks.into_iter().find(|sink| sink.name == name).ok_or_else(|| {
+    let sink = sinks.into_iter().find(|sink| sink.name == name);
+    sink.map(|sink| (sink, pipelines)).ok_or_else(|| {
         let failure = Failure::misconfigured("E-DEAD-SINK", format!("there is no sink {name:?}"))
             .with_fix(format!("give --sink one of {}", names.join(", ")));
         Problem::new(failure, "the configuration", EFFECT).of_usage()
@@ -202,7 +233,7 @@ fn in_words(letter: &DeadLetter, with_payload: bool) -> String {
     let mut text = String::new();
     if let Some(said) = &letter.said {
         let lines = [("code", &said.code), ("consumer", &said.consumer), ("origin", &said.origin)];
-        lines.iter().for_each(|(name, value)| text += &format!("{name:<16}{value}\n"));
+        lines.iter().for_each(|(name, value)| text += &format!("{name:<16}{}\n", plain(value)));
     }
     if let Some(view) = view(letter) {
         text += &events::text(&view, with_payload);

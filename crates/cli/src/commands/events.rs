@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Desk, EFFECT, database_problem, life, open_inbox};
 use crate::args::{EventsCommand, PageOptions, ShowOptions};
 use crate::exit::{Exit, Problem};
-use crate::output::{Align, Format, Table, print, print_json};
+use crate::output::{Align, Format, Table, plain, print, print_json};
 
 pub(crate) async fn run(command: &EventsCommand) -> Result<Exit, Problem> {
     match command {
@@ -112,7 +112,7 @@ pub(super) fn text(view: &EventView, with_payload: bool) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: Option<String>| {
         if let Some(value) = value {
-            text += &format!("{name:<16}{value}\n");
+            text += &format!("{name:<16}{}\n", plain(&value));
         }
     };
     line("id", Some(event.id.to_string()));
@@ -131,10 +131,11 @@ pub(super) fn text(view: &EventView, with_payload: bool) -> String {
         line("header", Some(format!("{name}: {value}")));
     }
     let (content_type, bytes) = (event.payload.content_type(), event.payload.bytes());
-    line("payload", Some(format!("{} bytes of {content_type}", bytes.len())));
+    line("payload", Some(format!("{} bytes of {content_type}", view.payload_bytes)));
     if with_payload {
-        text += &String::from_utf8_lossy(bytes);
-        text.push('\n');
+        // Many have lines: those stay.
+        let payload = String::from_utf8_lossy(bytes);
+        payload.split('\n').for_each(|line| text += &format!("{}\n", plain(line)));
     }
     text
 }
@@ -157,7 +158,7 @@ pub(super) fn json(view: &EventView, with_payload: bool) -> Value {
         "next_attempt": view.next_attempt,
         "error": view.error,
         "content_type": event.payload.content_type(),
-        "payload_bytes": event.payload.bytes().len(),
+        "payload_bytes": view.payload_bytes,
     });
     if with_payload {
         let bytes = event.payload.bytes();

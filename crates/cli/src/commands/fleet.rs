@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use semel_relay::{Doing, Group, Pulse, Report, Stop, Stopper};
-use tokio::task::{AbortHandle, JoinSet};
+use semel_relay::{Doing, Pulse, Report, Stop, Stopper};
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
 
+use super::ready::Ready;
+use super::relay::{EFFECT, crashed};
 #[cfg(feature = "page")]
-use super::page::View;
-use super::relay::{EFFECT, connect, crashed, open};
+use super::views::{View, Views};
 #[cfg(feature = "page")]
 use crate::config::Http;
 use crate::config::{Config, Pipeline, Retention};
@@ -18,26 +19,31 @@ use crate::exit::Problem;
 
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
-/// Pipelines that run, and those that wait for their predecessor to end.
+/// Pipelines that run, that are about to, and that wait for their predecessor to end.
 pub(super) struct Fleet {
     drain: bool,
     pulse: Pulse,
     stopping: bool,
+    /// Those that are being connected.
+    starting: JoinSet<(String, Result<Ready, Problem>)>,
     running: JoinSet<Ended>,
     members: BTreeMap<String, Member>,
     waiting: BTreeMap<String, Ready>,
-    /// Those that failed, until they are tried again, and how often in a row.
+    /// Those that failed, until they are tried again.
     resting: JoinSet<String>,
-    failures: BTreeMap<String, u32>,
+    failures: BTreeMap<String, Failures>,
     // Ends with the fleet: nobody waits for it.
     upkeep: JoinSet<()>,
     #[cfg(feature = "page")]
-    views: BTreeMap<String, View>,
+    views: Views,
 }
 
 /// What happens to a pipeline.
 pub(super) enum News {
-    Ended(String, Result<Report, Problem>),
+    Started,
+    Ended(String, Report),
+    /// It ended, or could not be started.
+    Failed(String, Problem),
     /// It failed, and is to be tried again now.
     Rested(String),
 }
@@ -53,15 +59,10 @@ struct Member {
     leaving: bool,
 }
 
-/// Connected, and ready to start.
-struct Ready {
-    name: String,
-    place: String,
-    fingerprint: u64,
-    group: Group,
-    upkeep: Option<AbortHandle>,
-    #[cfg(feature = "page")]
-    view: View,
+/// How often in a row a pipeline has failed, and why the last time.
+struct Failures {
+    times: u32,
+    last: Problem,
 }
 
 impl Fleet {
@@ -70,6 +71,7 @@ impl Fleet {
             drain,
             pulse,
             stopping: false,
+            starting: JoinSet::new(),
             running: JoinSet::new(),
             members: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -77,14 +79,20 @@ impl Fleet {
             failures: BTreeMap::new(),
             upkeep: JoinSet::new(),
             #[cfg(feature = "page")]
-            views: BTreeMap::new(),
+            views: Views::default(),
         }
     }
 
-    /// What the present configuration has to show.
+    /// What the present configuration has to show, if that is news: not before it is known of every
+    /// pipeline whether it could be started.
     #[cfg(feature = "page")]
-    pub(super) fn views(&self) -> impl Iterator<Item = &View> {
-        self.views.values()
+    pub(super) fn new_views(&mut self) -> Option<impl Iterator<Item = &View>> {
+        if self.starting.is_empty() { self.views.news() } else { None }
+    }
+
+    /// Whether it was tried to start every pipeline, and there is one that works.
+    pub(super) fn has_started(&self) -> bool {
+        self.starting.is_empty() && !self.stopping
     }
 
     /// What each pipeline does; nothing, when it failed and is to be tried again.
@@ -97,33 +105,46 @@ impl Fleet {
         failed.map(|name| (name.clone(), None)).chain(running).collect()
     }
 
-    /// Starts all pipelines, or none of them.
-    pub(super) async fn start(&mut self, config: Config) -> Result<(), Problem> {
+    /// Begins to start all pipelines; none waits for another.
+    pub(super) fn start(&mut self, config: Config) {
         for pipeline in config.pipelines {
-            let ready = self.connect(pipeline, config.retention).await?;
             #[cfg(feature = "page")]
-            self.views.insert(ready.name.clone(), ready.view.clone());
-            self.launch(ready);
+            self.views.expect(&pipeline);
+            self.begin(pipeline, config.retention);
         }
-        Ok(())
     }
 
     /// Lets what is in flight finish; the second time, leaves at once.
     pub(super) fn stop(&mut self) {
         let again = std::mem::replace(&mut self.stopping, true);
-        self.forget_waiting();
+        self.starting = JoinSet::new();
+        self.waiting.clear();
         for member in self.members.values_mut().filter(|member| again || !member.leaving) {
             member.leaving = true;
             member.stopper.stop();
         }
     }
 
+    /// Lets what is in flight finish, unless somebody wanted that already.
+    pub(super) fn end(&mut self) {
+        if !self.stopping {
+            self.stop();
+        }
+    }
+
     /// What happens next; nothing when no pipeline is left.
     pub(super) async fn next(&mut self) -> Option<News> {
-        let ended = tokio::select! {
-            ended = self.running.join_next() => ended?,
-            Some(Ok(name)) = self.resting.join_next() => return Some(News::Rested(name)),
-        };
+        if self.running.is_empty() && self.starting.is_empty() {
+            return None;
+        }
+        tokio::select! {
+            Some(ended) = self.running.join_next() => Some(self.note_end(ended)),
+            Some(started) = self.starting.join_next() => Some(self.note_start(started)),
+            Some(Ok(name)) = self.resting.join_next() => Some(News::Rested(name)),
+        }
+    }
+
+    fn note_end(&mut self, ended: Result<Ended, JoinError>) -> News {
         let (name, ended) = ended.unwrap_or_else(|gone| (String::new(), Err(crashed(gone))));
         if let Some(Member { upkeep, since, .. }) = self.members.remove(&name) {
             upkeep.inspect(AbortHandle::abort);
@@ -131,56 +152,100 @@ impl Fleet {
                 self.failures.remove(&name);
             }
         }
-        let Some(successor) = self.waiting.remove(&name) else {
-            return Some(News::Ended(name, ended));
-        };
-        self.launch(successor);
-        let report = ended.unwrap_or_else(|problem| {
-            tracing::error!(pipeline = name, "the old one failed: {}", problem.summary());
-            Report::default()
-        });
-        Some(News::Ended(name, Ok(report)))
+        let successor = self.waiting.remove(&name);
+        match (successor, ended) {
+            (None, Ok(report)) => News::Ended(name, report),
+            (None, Err(problem)) => News::Failed(name, problem),
+            (Some(successor), ended) => {
+                self.launch(successor);
+                let report = ended.unwrap_or_else(|problem| {
+                    let summary = problem.summary();
+                    tracing::error!(pipeline = name, "the old one failed: {summary}");
+                    Report::default()
+                });
+                News::Ended(name, report)
+            }
+        }
     }
 
-    /// Lets the others go on without one that failed, which is tried again after a while. Says no when
-    /// there are no others.
-    pub(super) fn goes_on_without(&mut self, name: &str, problem: &Problem) -> bool {
-        if self.drain || self.stopping || self.members.is_empty() {
-            return false;
+    fn note_start(&mut self, started: Result<(String, Result<Ready, Problem>), JoinError>) -> News {
+        let (name, started) = started.unwrap_or_else(|gone| (String::new(), Err(crashed(gone))));
+        match started {
+            Ok(ready) => {
+                #[cfg(feature = "page")]
+                self.views.connected(ready.view.clone());
+                self.launch(ready);
+                News::Started
+            }
+            Err(problem) => {
+                #[cfg(feature = "page")]
+                self.views.failed(&name, problem.failure());
+                News::Failed(name, problem)
+            }
         }
-        let failures = self.failures.entry(name.to_owned()).or_default();
-        let rest = Duration::from_secs(1 << (*failures).min(6)).min(LONGEST_REST);
-        *failures += 1;
+    }
+
+    /// Lets the others go on without one that failed, which is tried again after a while. When there
+    /// are no others, gives what the relay ends with.
+    pub(super) fn go_on_without(&mut self, name: &str, problem: Problem) -> Result<(), Problem> {
+        if self.drain || self.stopping {
+            return Err(problem);
+        }
+        if self.members.is_empty() && self.starting.is_empty() {
+            return Err(self.last_word(name, problem));
+        }
+        let times = self.failures.get(name).map_or(0, |failures| failures.times);
+        let rest = Duration::from_secs(1 << times.min(6)).min(LONGEST_REST);
+        let others = match self.members.is_empty() {
+            true => ", unless no other pipeline can be started",
+            false => "; the other pipelines go on",
+        };
         let message = problem.message();
         tracing::error!(
             pipeline = name,
-            "it stopped and is tried again in {rest:?}; the other pipelines go on\n{message}"
+            "it stopped and is tried again in {rest:?}{others}\n{message}"
         );
+        self.failures.insert(name.to_owned(), Failures { times: times + 1, last: problem });
         let name = name.to_owned();
         self.resting.spawn(async move {
             sleep(rest).await;
             name
         });
-        true
-    }
-
-    /// Starts one that failed, as the configuration has it now.
-    pub(super) async fn revive(&mut self, name: &str, path: &Path) {
-        if self.stopping || self.members.contains_key(name) {
-            return;
-        }
-        if let Err(problem) = self.start_again(name, path).await {
-            self.goes_on_without(name, &problem);
-        }
-    }
-
-    async fn start_again(&mut self, name: &str, path: &Path) -> Result<(), Problem> {
-        let Config { pipelines, retention, .. } = Config::load(path)?;
-        if let Some(pipeline) = pipelines.into_iter().find(|pipeline| pipeline.name == name) {
-            let ready = self.connect(pipeline, retention).await?;
-            self.launch(ready);
-        }
         Ok(())
+    }
+
+    /// Of all that do not run, rather one that may find what it needs with the next start: whoever
+    /// starts the relay again must not be told that this is of no use.
+    fn last_word(&mut self, name: &str, problem: Problem) -> Problem {
+        self.failures.remove(name);
+        if problem.may_pass() {
+            return problem;
+        }
+        let mut others = std::mem::take(&mut self.failures).into_values();
+        others.find(|failures| failures.last.may_pass()).map_or(problem, |failures| failures.last)
+    }
+
+    /// Begins to start one that failed, as the configuration has it now.
+    pub(super) fn revive(&mut self, name: &str, path: &Path) -> Result<(), Problem> {
+        if self.stopping || self.members.contains_key(name) {
+            return Ok(());
+        }
+        match Config::load(path) {
+            Ok(Config { pipelines, retention, .. }) => {
+                let mut pipelines = pipelines.into_iter();
+                if let Some(pipeline) = pipelines.find(|pipeline| pipeline.name == name) {
+                    self.begin(pipeline, retention);
+                }
+                Ok(())
+            }
+            Err(problem) => self.go_on_without(name, problem),
+        }
+    }
+
+    fn begin(&mut self, pipeline: Pipeline, retention: Option<Retention>) {
+        let name = pipeline.name.clone();
+        let connecting = Ready::new(pipeline, retention, self.drain, self.pulse.clone());
+        self.starting.spawn(async move { (name, alone(connecting).await) });
     }
 
     /// Connects what is new or different, before anything is stopped; nothing, when it stops anyway.
@@ -202,8 +267,8 @@ impl Fleet {
             if member.is_some_and(stays) {
                 changes.kept.push(pipeline.name);
             } else {
-                let ready = self.connect(pipeline, config.retention).await;
-                changes.ready.push(ready.inspect_err(|_| changes.give_up())?);
+                let (retention, pulse) = (config.retention, self.pulse.clone());
+                changes.ready.push(Ready::new(pipeline, retention, false, pulse).await?);
             }
         }
         Ok(Some(changes))
@@ -214,7 +279,9 @@ impl Fleet {
     pub(super) fn apply(&mut self, changes: Changes) -> [usize; 3] {
         let (kept, started) = (changes.kept.len(), changes.ready.len());
         self.failures.retain(|name, _| changes.names().any(|known| known == name));
-        self.forget_waiting();
+        self.waiting.clear();
+        // Whatever was to be started is among what is ready.
+        (self.starting, self.resting) = (JoinSet::new(), JoinSet::new());
         let mut stopped = 0;
         for (name, member) in &mut self.members {
             if !changes.kept.contains(name) && !member.leaving {
@@ -224,10 +291,10 @@ impl Fleet {
             }
         }
         #[cfg(feature = "page")]
-        self.views.retain(|name, _| changes.kept.contains(name));
+        let views = changes.ready.iter().map(|ready| ready.view.clone()).collect();
+        #[cfg(feature = "page")]
+        self.views.replace(&changes.kept, views);
         for ready in changes.ready {
-            #[cfg(feature = "page")]
-            self.views.insert(ready.name.clone(), ready.view.clone());
             if self.members.contains_key(&ready.name) {
                 self.waiting.insert(ready.name.clone(), ready);
             } else {
@@ -237,55 +304,27 @@ impl Fleet {
         [kept, stopped, started]
     }
 
-    /// Those that will never start.
-    fn forget_waiting(&mut self) {
-        let forgotten = std::mem::take(&mut self.waiting);
-        forgotten.values().filter_map(|ready| ready.upkeep.as_ref()).for_each(AbortHandle::abort);
-    }
-
-    async fn connect(
-        &mut self,
-        pipeline: Pipeline,
-        retention: Option<Retention>,
-    ) -> Result<Ready, Problem> {
-        let (name, place) = (pipeline.name.clone(), pipeline.place());
-        let (fingerprint, retention) = (pipeline.fingerprint, retention.filter(|_| !self.drain));
-        let problem = |failure| Problem::new(failure, &place, EFFECT);
-        let database = open(&pipeline).await.map_err(problem)?;
-        #[cfg(feature = "page")]
-        let view = View::of(&pipeline, &database);
-        let connected = connect(pipeline, database, retention, self.drain, &mut self.upkeep).await;
-        let (group, upkeep) = connected.map_err(problem)?;
-        Ok(Ready {
-            name,
-            place,
-            fingerprint,
-            group: group.with_pulse(self.pulse.clone()),
-            upkeep,
-            #[cfg(feature = "page")]
-            view,
-        })
-    }
-
     fn launch(&mut self, ready: Ready) {
         let Ready { name, place, fingerprint, group, upkeep, .. } = ready;
         tracing::info!(pipeline = name, "relay started: {place}");
         let (stopper, stop) = Stop::new();
-        let drain = self.drain;
-        let since = Instant::now();
+        let (drain, since) = (self.drain, Instant::now());
+        let upkeep = upkeep.map(|upkeep| self.upkeep.spawn(upkeep));
         let member = Member { fingerprint, stopper, upkeep, since, leaving: false };
         self.members.insert(name.clone(), member);
-        // A task of its own, so that one that panics is known by its name.
-        let run =
-            async move { if drain { group.drain(stop).await } else { group.run(stop).await } };
-        self.running.spawn(async move {
-            let ended = match tokio::spawn(run).await {
-                Ok(ended) => ended.map_err(|failure| Problem::new(failure, place, EFFECT)),
-                Err(panicked) => Err(crashed(panicked)),
-            };
-            (name, ended)
-        });
+        let run = async move {
+            let ended = if drain { group.drain(stop).await } else { group.run(stop).await };
+            ended.map_err(|failure| Problem::new(failure, place, EFFECT))
+        };
+        self.running.spawn(async move { (name, alone(run).await) });
     }
+}
+
+/// In a task of its own, so that one that panics is known by its name.
+async fn alone<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Problem>> + Send + 'static,
+) -> Result<T, Problem> {
+    tokio::spawn(work).await.unwrap_or_else(|panicked| Err(crashed(panicked)))
 }
 
 /// What a new configuration keeps and brings.
@@ -300,10 +339,5 @@ impl Changes {
     /// All that is to run.
     fn names(&self) -> impl Iterator<Item = &String> {
         self.kept.iter().chain(self.ready.iter().map(|ready| &ready.name))
-    }
-
-    /// Nothing of it will run.
-    pub(super) fn give_up(&self) {
-        self.ready.iter().filter_map(|ready| ready.upkeep.as_ref()).for_each(AbortHandle::abort);
     }
 }

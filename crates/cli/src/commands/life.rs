@@ -4,6 +4,8 @@ use semel_core::Timestamp;
 use semel_core::admin::{EventView, State};
 use serde_json::{Value, json};
 
+use crate::output::plain;
+
 /// What happened, and when, as far as it is known.
 type Step = (Option<Timestamp>, String);
 
@@ -12,7 +14,7 @@ pub(super) fn text(view: &EventView, applied: &[(String, Timestamp)]) -> String 
     let mut text = String::from("life\n");
     for (at, what) in steps(view, applied) {
         let at = at.map_or_else(|| "-".to_owned(), |at| at.to_string());
-        text += &format!("  {at:<32}{what}\n");
+        text += &format!("  {at:<32}{}\n", plain(&what));
     }
     text
 }

@@ -28,6 +28,7 @@ pub(crate) mod pages;
 mod passing;
 #[cfg(feature = "proxy")]
 pub(crate) mod proxy;
+mod ready;
 pub(crate) mod relay;
 mod retention;
 mod screen;
@@ -36,6 +37,8 @@ pub(crate) mod status;
 pub(crate) mod tap;
 pub(crate) mod top;
 pub(crate) mod verify;
+#[cfg(feature = "page")]
+mod views;
 
 use semel_core::admin::{EventView, Filter};
 use semel_core::{AdminStore, Failure};

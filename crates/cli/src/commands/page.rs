@@ -1,26 +1,26 @@
 //! The page beside the relays of a process: what they do, for people and for probes.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
 use metrics_exporter_prometheus::PrometheusHandle;
-use semel_backends::mapped::Mapping;
 use semel_core::Failure;
-use semel_dashboard::{Dashboard, Pipeline as Shown, router};
+use semel_dashboard::{Dashboard, router};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tower_service::Service;
 
-use super::status::never_tails_because;
-use crate::config::{Http, Pipeline};
+use super::views::{View, not_yet};
+use crate::config::Http;
 use crate::counting;
-use crate::wiring::{Database, Mode, shown};
 
 /// Takes the address for as long as it lives, and shows what it was told last.
 pub(super) struct Page {
@@ -28,33 +28,42 @@ pub(super) struct Page {
     /// The one that was taken; `listen` may leave the port open.
     address: SocketAddr,
     metrics: PrometheusHandle,
-    /// Until it is known what to show.
+    /// Until it is served.
     listener: Option<TcpListener>,
-    current: Current,
+    current: watch::Sender<Answers>,
     watching: JoinSet<()>,
     serving: JoinSet<()>,
 }
 
 /// What is answered now. Connections that are open go over to it with their next request: who may
 /// not come in any more is not let in for having come before.
-type Current = Arc<RwLock<Router>>;
+#[derive(Clone, Default)]
+struct Answers {
+    router: Router,
+    /// Whether it is known which pipelines there are.
+    knows_pipelines: bool,
+}
 
 impl Page {
-    /// Takes the address, and counts from now on.
-    pub(super) async fn bind(http: Http) -> Result<Self, Failure> {
-        let listener = TcpListener::bind(http.listen).await.map_err(|error| {
-            let what = format!("cannot listen on {}", http.listen);
-            Failure::misconfigured("E-HTTP-LISTEN", what)
-                .with_source(error)
-                .with_fix("choose another address for listen in [http]")
-        })?;
+    /// Takes the address, and counts from now on. That this process lives, and is not ready, is
+    /// answered before it is known what there is to show.
+    pub(super) async fn open(http: Http) -> Result<Self, Failure> {
+        let mut page = Self::bind(http).await?;
+        let router = router(page.dashboard(|| async { Err(not_yet()) }));
+        page.answer(Answers { router, knows_pipelines: false });
+        Ok(page)
+    }
+
+    async fn bind(http: Http) -> Result<Self, Failure> {
+        let bound = TcpListener::bind(http.listen).await;
+        let listener = bound.map_err(|error| no_address(http.listen, error))?;
         let metrics = counting::install()?;
         let address = listener.local_addr().unwrap_or(http.listen);
         tracing::info!("page, API, health and metrics on http://{address}/");
         let mut serving = JoinSet::new();
         serving.spawn(tidy(metrics.clone()));
-        let (listener, current, watching) = (Some(listener), Current::default(), JoinSet::new());
-        Ok(Self { http, address, metrics, listener, current, watching, serving })
+        let (listener, current) = (Some(listener), watch::Sender::default());
+        Ok(Self { http, address, metrics, listener, current, watching: JoinSet::new(), serving })
     }
 
     /// Goes over to another configuration of itself; when it cannot, it stays as it is.
@@ -66,7 +75,7 @@ impl Page {
             return Ok(());
         };
         let Some(known) = page else {
-            *page = Some(Self::bind(http).await?);
+            *page = Some(Self::open(http).await?);
             return Ok(());
         };
         if known.http.listen == http.listen {
@@ -80,7 +89,7 @@ impl Page {
         }
         match Self::bind(http).await {
             Ok(new) => {
-                let current = Arc::clone(&known.current);
+                let current = known.current.clone();
                 *known = Self { current, ..new };
                 Ok(())
             }
@@ -105,86 +114,74 @@ impl Page {
     async fn open_again(&mut self) -> io::Result<()> {
         let listener = TcpListener::bind(self.address).await?;
         self.serving.spawn(tidy(self.metrics.clone()));
-        self.serving.spawn(serve(listener, Arc::clone(&self.current)));
+        self.serving.spawn(serve(listener, self.current.subscribe()));
         Ok(())
     }
 
     /// Shows these pipelines from now on.
     pub(super) fn show<'a>(&mut self, views: impl Iterator<Item = &'a View>) {
-        let views: Vec<_> = views.collect();
-        let databases: Arc<[_]> = views.iter().map(|view| Arc::clone(&view.database)).collect();
-        let render = self.metrics.clone();
-        let dashboard = Dashboard::new(move || are_reached(Arc::clone(&databases)))
-            .with_access(self.http.access.clone())
-            .with_metrics(move || render.render());
-        let dashboard = views.into_iter().map(View::shown).fold(dashboard, Dashboard::with);
+        let views: Arc<[View]> = views.cloned().collect();
+        let asked = Arc::clone(&views);
+        let dashboard = self.dashboard(move || are_reached(Arc::clone(&asked)));
+        let dashboard = views.iter().map(View::shown).fold(dashboard, Dashboard::with);
         let mut watching = JoinSet::new();
         watching.spawn(dashboard.watch());
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = router(dashboard);
+        self.answer(Answers { router: router(dashboard), knows_pipelines: true });
         // The streams of open pages end with whoever watched before: they ask again, and see the new.
         self.watching = watching;
+    }
+
+    fn dashboard<F>(&self, is_ready: impl Fn() -> F + Send + Sync + 'static) -> Dashboard
+    where
+        F: Future<Output = Result<(), Failure>> + Send + 'static,
+    {
+        let render = self.metrics.clone();
+        Dashboard::new(is_ready)
+            .with_access(self.http.access.clone())
+            .with_metrics(move || render.render())
+    }
+
+    fn answer(&mut self, answers: Answers) {
+        self.current.send_replace(answers);
         if let Some(listener) = self.listener.take() {
-            self.serving.spawn(serve(listener, Arc::clone(&self.current)));
+            self.serving.spawn(serve(listener, self.current.subscribe()));
         }
     }
 }
 
-/// What is shown of a pipeline.
-#[derive(Clone)]
-pub(super) struct View {
-    name: String,
-    from: String,
-    mapping: Option<Mapping>,
-    mode: &'static str,
-    polling: Option<String>,
-    of_messages: bool,
-    sinks: Vec<(String, &'static str)>,
-    database: Arc<dyn Database>,
-}
-
-impl View {
-    pub(super) fn of(pipeline: &Pipeline, database: &Arc<dyn Database>) -> Self {
-        let mode = pipeline.source.following.mode;
-        let mode = Mode::ALL.iter().find(|(_, known)| *known == mode).map_or("", |(name, _)| *name);
-        let sinks = pipeline.sinks.iter().map(|sink| (sink.name.clone(), sink.technology()));
-        Self {
-            name: pipeline.name.clone(),
-            from: shown(pipeline.source.url.reveal()),
-            mapping: pipeline.source.mapping.clone(),
-            mode,
-            polling: never_tails_because(pipeline),
-            of_messages: pipeline.source.messages.is_some(),
-            sinks: sinks.collect(),
-            database: Arc::clone(database),
+/// An address may be free, or there, with the next start. Any other reason would be the same again.
+fn no_address(address: SocketAddr, error: io::Error) -> Failure {
+    const CODE: &str = "E-HTTP-LISTEN";
+    let failure = match error.kind() {
+        ErrorKind::AddrInUse => {
+            Failure::unavailable(CODE, format!("somebody else listens on {address}"))
+                .with_fix("end who listens there, or choose another address for listen in [http]")
         }
-    }
-
-    fn shown(&self) -> Shown {
-        let admin = self.database.admin(&self.name, self.mapping.as_ref()).into();
-        let pipeline = Shown::new(&self.name, admin)
-            .with_insight(self.database.insight())
-            .with_keys(self.database.keys())
-            .from(self.from.clone())
-            .mode(self.mode);
-        let pipeline = match &self.polling {
-            Some(why) => pipeline.polling(why.clone()),
-            None if self.of_messages => pipeline.of_messages(),
-            None => pipeline,
-        };
-        let to = |all: Shown, (name, kind): &(String, &'static str)| all.to(name.clone(), *kind);
-        self.sinks.iter().fold(pipeline, to)
-    }
+        ErrorKind::AddrNotAvailable => {
+            Failure::unavailable(CODE, format!("this machine has no such address as {address} now"))
+                .with_fix("bring its network up, or choose another address for listen in [http]")
+        }
+        _ => Failure::misconfigured(CODE, format!("cannot listen on {address}"))
+            .with_fix("choose another address for listen in [http]"),
+    };
+    failure.with_source(error)
 }
 
-async fn serve(listener: TcpListener, current: Current) {
+async fn serve(listener: TcpListener, current: watch::Receiver<Answers>) {
     let app = Router::new().fallback(answer).with_state(current);
     if let Err(error) = axum::serve(listener, app).await {
         tracing::error!(%error, "the page has ended");
     }
 }
 
-async fn answer(State(current): State<Current>, request: Request) -> Response {
-    let mut now = current.read().unwrap_or_else(PoisonError::into_inner).clone();
+async fn answer(State(mut current): State<watch::Receiver<Answers>>, request: Request) -> Response {
+    // Whoever asks for pipelines while they start is not told that there are none.
+    if request.uri().path().starts_with("/api/")
+        && current.wait_for(|answers| answers.knows_pipelines).await.is_err()
+    {
+        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+    }
+    let mut now = current.borrow().router.clone();
     let Ok(answer) = now.call(request).await;
     answer
 }
@@ -197,14 +194,9 @@ async fn tidy(metrics: PrometheusHandle) {
     }
 }
 
-/// Whether every database answers; brokers are not asked, since an outage of theirs is waited for.
-async fn are_reached(databases: Arc<[Arc<dyn Database>]>) -> Result<(), Failure> {
-    const PATIENCE: Duration = Duration::from_secs(2);
-    for database in databases.iter() {
-        let tables = timeout(PATIENCE, database.tables()).await.unwrap_or_else(|_| {
-            Err(Failure::unavailable("E-HTTP-SLOW", "the database did not answer within 2 seconds"))
-        });
-        tables?.check()?;
+async fn are_reached(views: Arc<[View]>) -> Result<(), Failure> {
+    for view in views.iter() {
+        view.is_reached().await?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use super::passing::Passing;
 use super::screen::Screen;
 use crate::args::TapOptions;
 use crate::exit::{Exit, Problem};
-use crate::output::{Format, print};
+use crate::output::{Format, plain, print, print_json_line};
 
 pub(crate) async fn run(options: &TapOptions) -> Result<Exit, Problem> {
     let desk = Desk::open(&options.pipeline).await?;
@@ -18,11 +18,16 @@ pub(crate) async fn run(options: &TapOptions) -> Result<Exit, Problem> {
     passing.skip_present(store).await.map_err(problem)?;
     let (mut screen, mut left) = (Screen::new(), options.count.unwrap_or(usize::MAX));
     while left > 0 && screen.goes_on(options.every).await {
-        for view in passing.look(store).await.map_err(problem)?.iter().take(left) {
+        for mut view in passing.look(store).await.map_err(problem)?.into_iter().take(left) {
             left -= 1;
+            if options.payload
+                && let Some(whole) = store.get(view.event.id).await.map_err(problem)?
+            {
+                view.event = whole.event;
+            }
             match options.output.format {
-                Format::Text => print(&line(view, options.payload)),
-                Format::Json => print(&format!("{}\n", json(view, options.payload))),
+                Format::Text => print(&line(&view, options.payload)),
+                Format::Json => print_json_line(&json(&view, options.payload)),
             }
         }
     }
@@ -43,5 +48,5 @@ fn line(view: &EventView, with_payload: bool) -> String {
     if with_payload {
         line += &format!("  {}", String::from_utf8_lossy(event.payload.bytes()));
     }
-    line + "\n"
+    plain(&line) + "\n"
 }

@@ -98,7 +98,7 @@ impl Watched {
         let mut busy: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for view in &changed {
             let (written, published) = busy.entry(&view.event.aggregate_type).or_default();
-            *written += u64::from(!self.passing.was_known(view.event.id));
+            *written += u64::from(self.passing.is_new(view.event.id));
             *published += u64::from(view.state == State::Published);
         }
         for (kind, (written, published)) in busy {

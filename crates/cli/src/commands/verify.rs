@@ -12,7 +12,7 @@ use super::{Desk, database_problem, open_inbox};
 use crate::args::VerifyOptions;
 use crate::config::{Config, Pipeline, Sink};
 use crate::exit::{Exit, Problem};
-use crate::output::{Format, print, print_json};
+use crate::output::{Format, plain, print, print_json};
 use crate::wiring::{ReadSink, arrivals_in};
 
 const EFFECT: &str = "nothing was changed; no event is lost by looking";
@@ -266,7 +266,7 @@ impl Verdict {
         ];
         for (what, list) in lists {
             text += &format!("{what:<14}{}\n", list.len());
-            list.iter().take(SHOWN).for_each(|line| text += &format!("  {line}\n"));
+            list.iter().take(SHOWN).for_each(|line| text += &format!("  {}\n", plain(line)));
         }
         if self.skips && !self.out_of_order.is_empty() {
             text += "  on_dead = \"skip\": a dead letter that was retried comes behind later events, and is among these\n";

@@ -133,6 +133,7 @@ fn letters_come_back(broker: Broker) {
     looking_takes_nothing(&yard, &buried);
     they_go_back_in_order(&yard, &buried);
     they_are_given_up(&yard);
+    who_did_it_is_written_down(&yard);
     what_is_no_letter_stays(&yard);
 }
 
@@ -195,6 +196,19 @@ fn they_are_given_up(yard: &Yard) {
     let done = yard.dead(0, &["discard", "--all", "--yes"]);
     assert_eq!((&done["discarded"], &done["left"]), (&LETTERS.into(), &0.into()));
     assert_eq!((yard.list().len(), yard.origin()), (0, before));
+}
+
+/// In the database of the pipeline that publishes to that broker; not what was only counted, or refused.
+fn who_did_it_is_written_down(yard: &Yard) {
+    let entry = "what || ' of ' || pipeline || ', ' || filter || ': ' || events";
+    let told = yard.shop.text(&format!(
+        "SELECT group_concat({entry}, x'0a') FROM (SELECT * FROM semel_audit ORDER BY id)"
+    ));
+    let queue = &yard.broker.queue;
+    let expected = [("retry", LETTERS), ("retry", 0), ("discard", LETTERS)].map(|(what, count)| {
+        format!("{what} of orders, dead letters of sink:out queue:{queue}: {count}")
+    });
+    assert_eq!(told.lines().collect::<Vec<_>>(), expected);
 }
 
 /// Somebody else's message is neither given up nor sent anywhere, unless it is said where to.

@@ -12,6 +12,8 @@ mod reload;
 mod secrets;
 #[cfg(unix)]
 mod service;
+mod start;
+mod terminal;
 mod verify;
 mod watch;
 mod wrong;

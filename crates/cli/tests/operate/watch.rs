@@ -1,5 +1,8 @@
 //! `semel status --watch`, `top`, `tap` and the life of an event.
 
+use std::io::Read;
+use std::process::Stdio;
+
 use crate::shop::{Shop, lines};
 
 #[test]
@@ -8,6 +11,8 @@ fn a_tap_shows_events_as_they_pass_and_changes_nothing() {
     shop.insert_of_type("1", "Before");
     let tap = ["tap", "--every", "100ms", "--count", "2", "--output", "json", "--type", "Now"];
     let mut running = shop.background(&tap);
+    let mut open = shop.command(&["tap", "--every", "100ms", "--count", "1", "--payload"]);
+    let mut open = open.args(["--type", "Now"]).stdout(Stdio::piped()).spawn().unwrap();
     // It takes note of what is there before it looks on.
     std::thread::sleep(std::time::Duration::from_secs(5));
     shop.insert_of_type("1", "Other");
@@ -23,6 +28,61 @@ fn a_tap_shows_events_as_they_pass_and_changes_nothing() {
     let (now, pending, published) = ("Now".into(), "pending".into(), "published".into());
     assert_eq!(states, [(&now, &pending), (&now, &published)]);
     assert!(told[0].get("payload").is_none(), "payloads are shown when they are asked for");
+    let mut shown = String::new();
+    open.stdout.take().unwrap().read_to_string(&mut shown).unwrap();
+    assert!(open.wait().unwrap().success() && shown.ends_with("  {}\n"), "{shown:?}");
+}
+
+/// Writes an event that was made so many seconds ago.
+fn insert_made_before(shop: &Shop, event_type: &str, seconds: u32) {
+    shop.execute(&format!(
+        "INSERT INTO semel_outbox (aggregate_type, aggregate_id, event_type, payload, created_at)
+         VALUES ('order', '{event_type}', '{event_type}', '{{}}',
+             CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER) * 1000 - {seconds} * 1000000)"
+    ));
+}
+
+/// What a tap tells, by event type and state.
+fn told(shop: &Shop) -> Vec<(String, String)> {
+    let text = shop.read("out");
+    let whole = lines(text.rsplit_once('\n').map_or("", |(whole, _)| whole));
+    let word = |one: &serde_json::Value, key: &str| one[key].as_str().unwrap().to_owned();
+    whole.iter().map(|one| (word(one, "event_type"), word(one, "state"))).collect()
+}
+
+#[test]
+fn a_tap_tells_how_it_went_on_with_events_that_wait_for_long() {
+    let shop = Shop::new();
+    let _tap = shop.background(&["tap", "--every", "100ms", "--output", "json"]);
+    // It takes note of what is there before it looks on.
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    insert_made_before(&shop, "Slow", 10);
+    let is_told = |kind: &str, state: &str| told(&shop).contains(&(kind.into(), state.into()));
+    shop.wait_until("written", || is_told("Slow", "pending"));
+    // Longer than what is new is looked at.
+    std::thread::sleep(std::time::Duration::from_secs(7));
+    shop.expect(0, &["relay", "--drain"]);
+    shop.wait_until("published", || is_told("Slow", "published"));
+    assert_eq!(told(&shop).len(), 2, "each state once: {:?}", told(&shop));
+}
+
+#[test]
+fn a_tap_tells_what_fails_however_old_it_is() {
+    let shop = Shop::new();
+    insert_made_before(&shop, "Old", 3600);
+    shop.configure("topic = \"{header.missing}\"");
+    shop.expect(1, &["relay", "--drain"]);
+    let _tap = shop.background(&["tap", "--every", "100ms", "--output", "json"]);
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    insert_made_before(&shop, "Older", 7200);
+    shop.expect(1, &["relay", "--drain"]);
+    let is_told = |kind: &str, state: &str| told(&shop).contains(&(kind.into(), state.into()));
+    shop.wait_until("it died", || is_told("Older", "dead"));
+    assert!(!is_told("Old", "dead"), "it was so before");
+    shop.configure("");
+    shop.expect(0, &["dead", "retry", "--all", "--yes"]);
+    shop.expect(0, &["relay", "--drain"]);
+    shop.wait_until("both leave", || is_told("Old", "published") && is_told("Older", "published"));
 }
 
 #[test]

@@ -273,7 +273,7 @@ mod tests {
         let options = DemoOptions { orders: 40, seed: 3, faults: FaultLevel::None, keep: false };
         let (_close, closing) = watch::channel(false);
         let stage = std::sync::Arc::new(Stage::set_up(&options, closing).await.unwrap());
-        std::sync::Arc::clone(&stage).tell().await.unwrap();
+        Box::pin(std::sync::Arc::clone(&stage).tell()).await.unwrap();
         std::sync::Arc::into_inner(stage).unwrap()
     }
 
