@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -108,6 +109,21 @@ impl Relays {
         assert!(sent.success());
     }
 
+    /// One that has just been started would be ended by a signal that it is to answer.
+    fn wait_until_it_listens(&self, number: usize) {
+        const TERM: u64 = 1 << 14;
+        let (id, began) = (self.running[number].as_ref().unwrap().id(), Instant::now());
+        let listens = || {
+            let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+            u64::from_str_radix(caught.trim(), 16).unwrap() & TERM != 0
+        };
+        while !listens() {
+            assert!(began.elapsed() < Duration::from_secs(30), "it never listens");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     pub(crate) fn all_run(&mut self) -> bool {
         self.running.iter_mut().flatten().all(|child| child.try_wait().unwrap().is_none())
     }
@@ -115,6 +131,7 @@ impl Relays {
     /// Asks all to stop, and waits until they have.
     pub(crate) fn stop_all(&mut self) {
         for number in 0..self.running.len() {
+            self.wait_until_it_listens(number);
             self.signal(number, "TERM");
         }
         for child in self.running.iter_mut().flatten() {
