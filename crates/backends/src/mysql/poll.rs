@@ -167,6 +167,14 @@ struct Agenda {
 }
 
 impl MysqlSource {
+    /// InnoDB undoes one of two that wait for each other: nothing was handed out, and the other goes on.
+    async fn read_again_if_undone(&mut self, limit: Limit) -> Result<Batch, Failure> {
+        match self.read(limit).await {
+            Err(failure) if failure.code() == "E-MYSQL-CONFLICT" => self.read(limit).await,
+            read => read,
+        }
+    }
+
     pub(super) async fn open(
         store: MysqlStore,
         pipeline: &str,
@@ -427,12 +435,12 @@ impl Source for MysqlSource {
 
     async fn next_batch(&mut self, limit: Limit) -> Result<Batch, Failure> {
         self.changes.borrow_and_update();
-        let Some(tail) = &mut self.tail else { return self.read(limit).await };
+        let Some(tail) = &mut self.tail else { return self.read_again_if_undone(limit).await };
         let rings = tail.looking();
         self.tell().await;
         let rings = rings?;
         let before = self.watermark.read();
-        let batch = self.read(limit).await?;
+        let batch = self.read_again_if_undone(limit).await?;
         let found = self.watermark.read() > before;
         if let Some(tail) = &mut self.tail {
             tail.found(rings, found, !batch.more);
