@@ -1,8 +1,8 @@
 //! How soon a source that the log tells of commits has an event, beside polling; and how fast it
 //! drains a backlog, beside `pg_recvlogical` on the same backlog. Both sides are in one run. Before
 //! that one transaction of a million events, and after it the memory that both took.
-//! With the feature `kafka` also how fast a relay brings that backlog to Kafka, beside one whose
-//! events are in memory.
+//! With the feature `kafka` also how fast a relay brings that backlog to Kafka, beside others whose
+//! events cost no database.
 //! `cargo bench -p semel-backends --features kafka,postgres --bench tail`
 //!
 //! The server is that of `SEMEL_TEST_POSTGRES_URL`, with `wal_level = logical`; the tables are made
@@ -27,6 +27,9 @@ use semel_relay::{Relay, Settings, Stop};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use self::stopwatch::StopWatch;
+
+/// How many aggregates there are events of.
+const LANES: usize = 10_000;
 
 type Outcomes<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -57,7 +60,7 @@ async fn measure() -> Outcomes<()> {
     // Before what keeps all events in memory for the sake of measuring.
     println!("resident memory at its highest: {} MiB (target 64)", peak_memory()? / 1024);
     #[cfg(feature = "kafka")]
-    kafka::beside_memory(&store, count, rounds).await?;
+    kafka::beside_others(&store, count, rounds).await?;
     // A new pipeline would begin with the backlog.
     run(&store, "truncate semel.outbox").await?;
     let time = Duration::from_secs(seconds as u64);
@@ -162,7 +165,7 @@ async fn fill(store: &PostgresStore, count: usize) -> Outcomes<()> {
 
 fn made(number: usize) -> Event {
     let payload = format!("{{\"text\":\"{}\"}}", "x".repeat(189));
-    Event::new("order", (number % 10_000).to_string(), "OrderPlaced")
+    Event::new("order", (number % LANES).to_string(), "OrderPlaced")
         .with_bytes("application/json", payload)
 }
 

@@ -54,6 +54,7 @@
 pub mod clock;
 pub mod faults;
 pub mod fuzz;
+pub mod made;
 pub mod probe;
 pub mod proxy;
 pub mod services;

@@ -167,10 +167,10 @@ struct Agenda {
 }
 
 impl MysqlSource {
-    /// InnoDB undoes one of two that wait for each other: nothing was handed out, and the other goes on.
+    /// Nothing was handed out, and the other goes on.
     async fn read_again_if_undone(&mut self, limit: Limit) -> Result<Batch, Failure> {
         match self.read(limit).await {
-            Err(failure) if failure.code() == "E-MYSQL-CONFLICT" => self.read(limit).await,
+            Err(failure) if is_undone(&failure) => self.read(limit).await,
             read => read,
         }
     }
@@ -389,6 +389,11 @@ impl MysqlSource {
     }
 }
 
+/// Whether InnoDB took a transaction back because two waited for each other.
+fn is_undone(failure: &Failure) -> bool {
+    failure.code() == "E-MYSQL-CONFLICT"
+}
+
 /// What the cursor of a share says, and where.
 struct Stored {
     epoch: u64,
@@ -470,7 +475,10 @@ impl Source for MysqlSource {
                 Some(Settlement { receipt, outcome: outcome.clone() })
             })
             .collect();
-        let held = self.settle_all(&known).await?;
+        let held = match self.settle_all(&known).await {
+            Err(failure) if is_undone(&failure) => self.settle_all(&known).await?,
+            settled => settled?,
+        };
         self.lost |= !held.is_held();
         Ok(held)
     }

@@ -96,7 +96,9 @@ async fn main() -> Outcomes<()> {
     {
         let target = Target { server: server.clone(), topic: topic.clone() };
         let load = Load { count: events.parse()?, lanes: lanes.parse()?, ..Load::default() };
-        return measure(way, find(name)?, target, load).await;
+        // In a task of the runtime, as relays are: outside of one, each answer changes threads.
+        let (way, broker) = (way.clone(), find(name)?);
+        return tokio::spawn(async move { measure(&way, broker, target, load).await }).await?;
     }
     let wish = Wish::read(words)?;
     let load = Load { count: wish.events, ..Load::default() };
