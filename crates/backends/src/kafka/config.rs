@@ -134,7 +134,7 @@ impl KafkaConfig {
         self
     }
 
-    /// How long to wait for a confirmation before it counts as an outage; 25 seconds unless
+    /// How long a publish call may take in all before it counts as an outage; 25 seconds unless
     /// set, which is less than a relay waits.
     /// Until then librdkafka tries again by itself, without duplicates.
     #[must_use]

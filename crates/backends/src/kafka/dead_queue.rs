@@ -12,6 +12,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use semel_core::wire::{Binding, Inscription};
 use semel_core::{Failure, LaneKey, Message, Published, Receipt, Topic, Verdict};
 use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 
 use super::config::KafkaConfig;
 use super::dispatch::{self, Carrier};
@@ -164,16 +165,30 @@ impl Carrier for Returning<'_> {
         self.sink.room()
     }
 
+    fn patience(&self) -> Duration {
+        self.sink.patience()
+    }
+
     fn record(&self, place: usize, _: &Message) -> Result<Record, Failure> {
         Ok(self.arrived.record(place))
     }
 
-    async fn carry(&self, batch: &[Message], wave: Vec<Record>) -> Result<Landing, Failure> {
-        self.sink.carry(batch, wave).await
+    async fn carry(
+        &self,
+        batch: &[Message],
+        wave: Vec<Record>,
+        deadline: Instant,
+    ) -> Result<Landing, Failure> {
+        self.sink.carry(batch, wave, deadline).await
     }
 
-    async fn carry_alone(&self, batch: &[Message], record: Record) -> Result<Landing, Failure> {
-        self.sink.carry_alone(batch, record).await
+    async fn carry_alone(
+        &self,
+        batch: &[Message],
+        record: Record,
+        deadline: Instant,
+    ) -> Result<Landing, Failure> {
+        self.sink.carry_alone(batch, record, deadline).await
     }
 }
 

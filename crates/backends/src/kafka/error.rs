@@ -160,6 +160,18 @@ pub(super) fn no_answer(complaint: &str) -> Failure {
     Failure::new(fault, code, format!("Kafka: no answer in time{why}")).with_fix(fix)
 }
 
+/// The call is over before it was the turn of these.
+pub(super) fn too_slow() -> Failure {
+    Failure::unavailable(
+        "E-KAFKA-SLOW",
+        "Kafka: the brokers are too slow for a batch; the rest waits for the next",
+    )
+    .with_fix(
+        "give all events of an aggregate the same topic and key, keep batch_bytes below \
+         max.message.bytes of the topics, or lower the batch",
+    )
+}
+
 /// Nothing was committed, and nobody knows why.
 pub(super) fn producer_ended() -> Failure {
     no_answer("the producer ended")

@@ -106,7 +106,7 @@ impl<'a> Plan<'a> {
 
     /// What became of the batch. Nothing counts as confirmed behind a failure.
     pub(super) fn finish(mut self) -> Published {
-        if self.failed.is_empty() {
+        if self.verdicts.iter().all(|verdict| *verdict == Verdict::Confirmed) {
             return Published::All;
         }
         let mut stopped = HashSet::new();

@@ -15,7 +15,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use semel_core::{Failure, Fault, Message};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::error;
 use super::flight::{Flight, Introduction, Ticket};
@@ -88,11 +88,12 @@ impl Session {
         wave: Vec<Record>,
         patience: Duration,
     ) -> Landing {
+        let deadline = Instant::now() + patience;
         let places: Vec<_> = wave.iter().map(|record| record.place).collect();
         let size = wave.iter().map(|record| record.size).sum::<usize>().min(self.capacity);
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         let room = Arc::clone(&self.room).acquire_many_owned(size);
-        let Ok(Ok(room)) = timeout(patience, room).await else {
+        let Ok(Ok(room)) = timeout_at(deadline, room).await else {
             self.stop(End::Failed(self.no_answer()));
             return Landing::unknown(&places, self.end());
         };
@@ -100,7 +101,6 @@ impl Session {
             return Landing::unknown(&places, Some(end));
         }
         let flight = Flight::new(wave.len(), Some(room));
-        let deadline = Instant::now() + patience;
         let has_landed = if self.known.covers(batch, &wave) {
             self.send_all(batch, Turn { now: wave, ..Turn::default() }, None, &flight);
             self.comes_down(&flight, deadline).await
@@ -124,11 +124,15 @@ impl Session {
         deadline: Instant,
     ) -> bool {
         let mut waiting = wave;
-        self.count_partitions(batch, waiting.iter().map(|record| record.place)).await;
+        self.count_partitions(batch, waiting.iter().map(|record| record.place), deadline).await;
         while !waiting.is_empty() {
             let mut turn = self.known.divide(batch, waiting);
             waiting = std::mem::take(&mut turn.later);
-            let introduction = if turn.first.is_empty() { None } else { self.introduce().await };
+            let introduction =
+                if turn.first.is_empty() { None } else { self.introduce(deadline).await };
+            if Instant::now() >= deadline {
+                self.stop(End::Failed(self.no_answer()));
+            }
             if self.end().is_some() {
                 flight.leave_behind(turn.now.iter().chain(&waiting).map(|record| record.place));
                 break;
@@ -140,16 +144,18 @@ impl Session {
             }
             let met = flight.met();
             met.iter().for_each(|(place, partition)| self.known.meet(&batch[*place], *partition));
-            self.count_partitions(batch, met.iter().map(|(place, _)| *place)).await;
+            self.count_partitions(batch, met.iter().map(|(place, _)| *place), deadline).await;
         }
         true
     }
 
-    /// Waits until nobody else sends to partitions that are not known, or the producer has ended.
-    async fn introduce(&self) -> Option<Introduction> {
+    /// Waits until nobody else sends to partitions that are not known, or the producer has ended, or
+    /// it is too late.
+    async fn introduce(&self, deadline: Instant) -> Option<Introduction> {
         tokio::select! {
             biased;
             () = self.over() => None,
+            () = sleep_until(deadline) => None,
             turn = Arc::clone(&self.introductions).lock_owned() => Some(Arc::new(turn)),
         }
     }
@@ -160,6 +166,7 @@ impl Session {
         self: &Arc<Self>,
         batch: &[Message],
         places: impl Iterator<Item = usize>,
+        deadline: Instant,
     ) {
         for topic in self.known.uncounted(places.map(|place| &batch[place])) {
             let (session, name) = (Arc::clone(self), topic.to_owned());
@@ -172,7 +179,7 @@ impl Session {
                 biased;
                 () = self.over() => return,
                 // An answer that comes later is of use too.
-                _ = timeout(COUNTED_SOON, counting) => {}
+                _ = timeout_at(deadline.min(Instant::now() + COUNTED_SOON), counting) => {}
             }
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rdkafka::ClientConfig;
 use semel_core::{Failure, Message, Published, Sink};
+use tokio::time::Instant;
 
 use super::config::KafkaConfig;
 use super::dispatch::{self, Carrier};
@@ -74,16 +75,30 @@ impl Carrier for KafkaSink {
         self.config.buffer_bytes
     }
 
+    fn patience(&self) -> Duration {
+        self.config.patience
+    }
+
     fn record(&self, place: usize, message: &Message) -> Result<Record, Failure> {
         self.config.record(place, message, None)
     }
 
-    async fn carry(&self, batch: &[Message], wave: Vec<Record>) -> Result<Landing, Failure> {
-        Ok(self.session()?.fly(batch, wave, self.config.patience).await)
+    async fn carry(
+        &self,
+        batch: &[Message],
+        wave: Vec<Record>,
+        deadline: Instant,
+    ) -> Result<Landing, Failure> {
+        Ok(self.session()?.fly(batch, wave, left_until(deadline)).await)
     }
 
-    async fn carry_alone(&self, batch: &[Message], record: Record) -> Result<Landing, Failure> {
-        Ok(self.open()?.fly(batch, vec![record], self.config.patience).await)
+    async fn carry_alone(
+        &self,
+        batch: &[Message],
+        record: Record,
+        deadline: Instant,
+    ) -> Result<Landing, Failure> {
+        Ok(self.open()?.fly(batch, vec![record], left_until(deadline)).await)
     }
 }
 
@@ -101,6 +116,10 @@ impl Sink for KafkaSink {
     fn system(&self) -> Option<&'static str> {
         Some(super::SYSTEM)
     }
+}
+
+fn left_until(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
 }
 
 impl fmt::Debug for KafkaSink {

@@ -52,6 +52,44 @@ async fn connections_that_are_cut_again_and_again_lose_and_double_nothing() {
     assert_eq!(arrived, (0..2000).collect::<Vec<_>>());
 }
 
+/// Every change of topics waits for the confirmations before it: a whole batch takes longer than a
+/// call may.
+#[tokio::test]
+async fn a_lane_that_changes_topics_behind_a_slow_broker_moves_on_and_costs_no_attempt() {
+    let Some(lab) = Lab::open().await else { return };
+    let door = lab.door(lab.next_door());
+    let patience = Duration::from_secs(4);
+    let names = [topics::random_topic(), topics::random_topic()];
+    for topic in &names {
+        topics::create(&lab.plain, topic, &[]).await;
+    }
+    let sink = config(&door.address()).patience(patience).connect().await.unwrap();
+    for topic in &names {
+        assert_eq!(publish(&sink, &messages(topic, [event("a", 0)])).await, [Verdict::Confirmed]);
+    }
+    door.delay_replies(Duration::from_millis(250));
+    let turns = names.iter().cycle().zip(events("a", 1..25));
+    let mut batch: Vec<_> = turns.map(|(topic, event)| Message::first(&**topic, event)).collect();
+    let mut calls = 0;
+    while !batch.is_empty() {
+        calls += 1;
+        let began = Instant::now();
+        let verdicts = publish(&sink, &batch).await;
+        assert!(began.elapsed() < patience, "{:?}", began.elapsed());
+        let confirmed = verdicts.iter().take_while(|it| **it == Verdict::Confirmed).count();
+        assert!(confirmed > 0, "a call gets somewhere");
+        if let Some(verdict) = verdicts.get(confirmed) {
+            expect(failure(verdict), Fault::Unavailable, "E-KAFKA-SLOW");
+        }
+        batch.drain(..confirmed);
+    }
+    assert!(calls > 1, "it did not fit into one");
+    for (topic, first) in names.iter().zip([1, 2]) {
+        let expected: Vec<_> = std::iter::once(0).chain((first..25).step_by(2)).collect();
+        assert_eq!(numbers(&topics::read(&lab.plain, &[topic]).await), expected, "each once");
+    }
+}
+
 #[tokio::test]
 async fn a_frozen_broker_is_an_outage_and_passes() {
     let Some(_) = service(Service::Kafka) else { return };

@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use semel_core::coordination::Share;
 use semel_core::{EventId, Failure, Message, Published, Sink};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 pub(super) use self::journal::Line;
 use self::tenure::Tenure;
@@ -75,6 +75,7 @@ impl ExactlyOnceSink {
         batch: &[Message],
         wave: Vec<Record>,
         alone: bool,
+        deadline: Instant,
     ) -> Result<Landing, Failure> {
         let (reply, answer) = oneshot::channel();
         let size = wave.iter().map(|record| record.size).sum();
@@ -82,13 +83,20 @@ impl ExactlyOnceSink {
         let parcel = Parcel { messages: messages.collect(), size, alone, reply };
         // Without a worker there is no answer either.
         let _ = self.orders.send(Order::Publish(parcel));
-        answer.await.map_err(|_| error::no_answer("the sink has ended"))
+        match timeout_at(deadline, answer).await {
+            Ok(answer) => answer.map_err(|_| error::no_answer("the sink has ended")),
+            Err(_) => Err(error::no_answer("")),
+        }
     }
 }
 
 impl Carrier for ExactlyOnceSink {
     fn room(&self) -> usize {
         self.config.buffer_bytes
+    }
+
+    fn patience(&self) -> Duration {
+        self.config.patience
     }
 
     fn record(&self, place: usize, message: &Message) -> Result<Record, Failure> {
@@ -98,21 +106,29 @@ impl Carrier for ExactlyOnceSink {
         self.config.record(place, message, stamp.as_deref())
     }
 
-    async fn carry(&self, batch: &[Message], wave: Vec<Record>) -> Result<Landing, Failure> {
-        self.hand_over(batch, wave, false).await
+    async fn carry(
+        &self,
+        batch: &[Message],
+        wave: Vec<Record>,
+        deadline: Instant,
+    ) -> Result<Landing, Failure> {
+        self.hand_over(batch, wave, false, deadline).await
     }
 
-    async fn carry_alone(&self, batch: &[Message], record: Record) -> Result<Landing, Failure> {
-        self.hand_over(batch, vec![record], true).await
+    async fn carry_alone(
+        &self,
+        batch: &[Message],
+        record: Record,
+        deadline: Instant,
+    ) -> Result<Landing, Failure> {
+        self.hand_over(batch, vec![record], true, deadline).await
     }
 }
 
 #[async_trait]
 impl Sink for ExactlyOnceSink {
     async fn publish(&self, batch: &[Message]) -> Published {
-        // The caller must not lose patience first: it would count an attempt.
-        let published = timeout(self.config.patience, dispatch::publish(self, batch)).await;
-        published.unwrap_or_else(|_| Published::None(error::no_answer("")))
+        dispatch::publish(self, batch).await
     }
 
     async fn check(&self) -> Result<(), Failure> {
