@@ -84,20 +84,64 @@ macro_rules! implement_letters {
                     .map_err(failure("look for a letter"))
             }
 
-            /// What was held back for too long waits for its turn.
-            async fn give_up_holding(&self, consumer: &str, now: i64) -> Result<(), Failure> {
-                let failed = || failure("look for letters held back");
-                let mut tx = self.store.begin().await?;
-                let lanes: Vec<i64> = sqlx::query_scalar(OVERDUE)
+            /// The first of a lane, which stays until the transaction ends: whoever is put behind it
+            /// is seen when it leaves.
+            async fn lock_head(
+                &self,
+                tx: &mut Transaction<'static, $database>,
+                consumer: &str,
+                lane: i64,
+            ) -> Result<Option<i64>, Failure> {
+                sqlx::query_scalar(HEAD)
                     .bind(consumer)
-                    .bind(now)
-                    .fetch_all(&mut *tx)
+                    .bind(lane)
+                    .fetch_optional(&mut **tx)
                     .await
-                    .map_err(failed())?;
-                let released = sqlx::query(RELEASE_OVERDUE).bind(consumer).bind(now);
-                released.execute(&mut *tx).await.map_err(failed())?;
+                    .map_err(failure("look for letters of a lane"))
+            }
+
+            /// The same as `lane_of`, with the first of the lane locked before the letter, as by those
+            /// who take letters up.
+            async fn lock_lane_of(
+                &self,
+                tx: &mut Transaction<'static, $database>,
+                consumer: &str,
+                id: EventId,
+            ) -> Result<Option<i64>, Failure> {
+                let lane = sqlx::query_scalar(LANE).bind(consumer).bind($stored_id(id));
+                let lane: Option<i64> =
+                    lane.fetch_optional(&mut **tx).await.map_err(failure("look for a letter"))?;
+                let Some(lane) = lane else { return Ok(None) };
+                self.lock_head(tx, consumer, lane).await?;
+                self.lane_of(tx, consumer, id).await
+            }
+
+            /// What was held back for too long in these lanes waits for its turn. A lane whose first
+            /// letter is just being taken up has its turn later: nobody waits for a handler here.
+            async fn give_up_holding(
+                &self,
+                consumer: &str,
+                lanes: &[i64],
+                now: i64,
+            ) -> Result<(), Failure> {
+                let failed = || failure("give up holding letters back");
+                let mut tx = self.store.begin().await?;
                 for lane in lanes {
-                    self.promote(&mut tx, consumer, lane).await?;
+                    let first = sqlx::query_scalar(FIRST).bind(consumer).bind(lane);
+                    let first: Option<i64> =
+                        first.fetch_optional(&mut *tx).await.map_err(failed())?;
+                    if let Some(first) = first {
+                        let free = sqlx::query_scalar(LOCK_IF_FREE).bind(first);
+                        let free: Option<i64> =
+                            free.fetch_optional(&mut *tx).await.map_err(failed())?;
+                        if free.is_none() {
+                            continue;
+                        }
+                    }
+                    // Of this lane alone: what others commit meanwhile is released with its own.
+                    let released = sqlx::query(RELEASE_OVERDUE).bind(consumer).bind(lane).bind(now);
+                    released.execute(&mut *tx).await.map_err(failed())?;
+                    self.promote(&mut tx, consumer, *lane).await?;
                 }
                 tx.commit().await.map_err(failed())
             }
@@ -127,12 +171,7 @@ macro_rules! implement_letters {
                 if self.lane_of(tx, consumer, event.id).await?.is_some() {
                     return Ok(Standing::Own);
                 }
-                let head: Option<i64> = sqlx::query_scalar(HEAD)
-                    .bind(consumer)
-                    .bind(letters::lane(event))
-                    .fetch_optional(&mut **tx)
-                    .await
-                    .map_err(failure("look for letters of a lane"))?;
+                let head = self.lock_head(tx, consumer, letters::lane(event)).await?;
                 Ok(if head.is_some() { Standing::Behind } else { Standing::Free })
             }
 
@@ -208,7 +247,7 @@ macro_rules! implement_letters {
                     .map_err(failed())?;
                 if !late.is_empty() {
                     tx.rollback().await.map_err(failed())?;
-                    self.give_up_holding(consumer, now).await?;
+                    self.give_up_holding(consumer, &late, now).await?;
                     tx = self.store.begin().await?;
                 }
                 let messages: Vec<String> = sqlx::query_scalar(DUE)
@@ -254,12 +293,14 @@ macro_rules! implement_letters {
                 let (mut tx, mut retried) = (self.store.begin().await?, 0);
                 let mut lanes = std::collections::BTreeSet::new();
                 for id in ids {
-                    let lane = self.lane_of(&mut tx, consumer, *id).await?;
+                    let Some(lane) = self.lock_lane_of(&mut tx, consumer, *id).await? else {
+                        continue;
+                    };
                     let offered = sqlx::query(RETRY).bind(consumer).bind($stored_id(*id));
                     let offered = offered.execute(&mut *tx).await.map_err(failed())?;
                     if offered.rows_affected() > 0 {
                         retried += 1;
-                        lanes.extend(lane);
+                        lanes.insert(lane);
                     }
                 }
                 for lane in lanes {
@@ -274,7 +315,9 @@ macro_rules! implement_letters {
                 let (mut tx, mut discarded) = (self.store.begin().await?, 0);
                 let inbox = self.store.inbox();
                 for id in ids {
-                    let Some(lane) = self.lane_of(&mut tx, consumer, *id).await? else { continue };
+                    let Some(lane) = self.lock_lane_of(&mut tx, consumer, *id).await? else {
+                        continue;
+                    };
                     inbox.record(&mut tx, consumer, *id).await?;
                     let removed = sqlx::query(REMOVE).bind(consumer).bind($stored_id(*id));
                     removed.execute(&mut *tx).await.map_err(failed())?;

@@ -27,6 +27,8 @@ impl MysqlLetters {
 
 const ANY: &str = "select seq from semel_letters where consumer = ? limit 1";
 
+const LANE: &str = "select lane from semel_letters where consumer = ? and message_id = ?";
+
 const LANE_OF: &str =
     "select lane from semel_letters where consumer = ? and message_id = ? for update";
 
@@ -51,8 +53,15 @@ const RELEASE: &str = "update semel_letters set state = 'behind', until = null \
 const OVERDUE: &str = "select distinct lane from semel_letters \
     where consumer = ? and state = 'held' and until <= ?";
 
+/// The first of a lane, whoever changes it just now.
+const FIRST: &str = "select seq from semel_letters where consumer = ? and lane = ? and state <> 'held' \
+    order by place, seq limit 1";
+
+/// Nothing if another transaction has it, or had.
+const LOCK_IF_FREE: &str = "select seq from semel_letters where seq = ? for update skip locked";
+
 const RELEASE_OVERDUE: &str = "update semel_letters set state = 'behind', until = null \
-    where consumer = ? and state = 'held' and until <= ?";
+    where consumer = ? and lane = ? and state = 'held' and until <= ?";
 
 const DUE: &str = "select message from semel_letters where consumer = ? and state = 'due' \
     order by seq limit ?";

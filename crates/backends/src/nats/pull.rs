@@ -65,11 +65,12 @@ impl Puller {
         self.settled.lock().unwrap_or_else(PoisonError::into_inner).add(place.sequence);
     }
 
-    /// Whether a message is in hand, or was settled lately.
-    fn knows(&self, sequence: u64) -> bool {
-        let in_hand = self.intake.with(|window| window.places().any(|p| p.sequence == sequence));
-        let settled = || self.settled.lock().unwrap_or_else(PoisonError::into_inner);
-        in_hand || settled().0.contains(&sequence)
+    fn has_in_hand(&self, sequence: u64) -> bool {
+        self.intake.with(|window| window.places().any(|place| place.sequence == sequence))
+    }
+
+    fn settled_lately(&self, sequence: u64) -> bool {
+        self.settled.lock().unwrap_or_else(PoisonError::into_inner).0.contains(&sequence)
     }
 
     /// Tells the server what became of a message, and waits until it knows.
@@ -118,8 +119,15 @@ impl Puller {
             body: incoming.payload.clone(),
         };
         // What was in hand for too long, because of an outage, is given out again.
+        if self.has_in_hand(sequence) {
+            return;
+        }
+        // The server gave it out before it was told, or has forgotten that: it would come for ever.
+        if self.settled_lately(sequence) {
+            self.link.client.publish(place.reply, Bytes::from_static(b"+ACK")).await.ok();
+            return;
+        }
         match event_of(&place.headers, place.body.clone()) {
-            _ if self.knows(sequence) => {}
             Ok(event) => {
                 let message = Message::first(place.subject.as_str(), event);
                 self.intake.receive(message, place);

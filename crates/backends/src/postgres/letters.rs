@@ -27,6 +27,8 @@ impl PostgresLetters {
 
 const ANY: &str = "select seq from semel.letters where consumer = $1 limit 1";
 
+const LANE: &str = "select lane from semel.letters where consumer = $1 and message_id = $2";
+
 const LANE_OF: &str =
     "select lane from semel.letters where consumer = $1 and message_id = $2 for update";
 
@@ -52,8 +54,15 @@ const RELEASE: &str = "update semel.letters set state = 'behind', until = null \
 const OVERDUE: &str = "select distinct lane from semel.letters \
     where consumer = $1 and state = 'held' and until <= $2";
 
+/// The first of a lane, whoever changes it just now.
+const FIRST: &str = "select seq from semel.letters where consumer = $1 and lane = $2 and state <> 'held' \
+    order by place, seq limit 1";
+
+/// Nothing if another transaction has it, or had.
+const LOCK_IF_FREE: &str = "select seq from semel.letters where seq = $1 for update skip locked";
+
 const RELEASE_OVERDUE: &str = "update semel.letters set state = 'behind', until = null \
-    where consumer = $1 and state = 'held' and until <= $2";
+    where consumer = $1 and lane = $2 and state = 'held' and until <= $3";
 
 const DUE: &str = "select message from semel.letters where consumer = $1 and state = 'due' \
     order by seq limit $2";

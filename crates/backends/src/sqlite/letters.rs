@@ -27,6 +27,8 @@ impl SqliteLetters {
 
 const ANY: &str = "select seq from semel_letters where consumer = ?1 limit 1";
 
+const LANE: &str = "select lane from semel_letters where consumer = ?1 and message_id = ?2";
+
 const LANE_OF: &str = "select lane from semel_letters where consumer = ?1 and message_id = ?2";
 
 /// The first of a lane, which nobody changes until this transaction ends.
@@ -51,8 +53,15 @@ const RELEASE: &str = "update semel_letters set state = 'behind', until = null \
 const OVERDUE: &str = "select distinct lane from semel_letters \
     where consumer = ?1 and state = 'held' and until <= ?2";
 
+/// The first of a lane, whoever changes it just now.
+const FIRST: &str = "select seq from semel_letters where consumer = ?1 and lane = ?2 and state <> 'held' \
+    order by place, seq limit 1";
+
+/// Nobody else can have it: this transaction is the only one.
+const LOCK_IF_FREE: &str = "select seq from semel_letters where seq = ?1";
+
 const RELEASE_OVERDUE: &str = "update semel_letters set state = 'behind', until = null \
-    where consumer = ?1 and state = 'held' and until <= ?2";
+    where consumer = ?1 and lane = ?2 and state = 'held' and until <= ?3";
 
 const DUE: &str = "select message from semel_letters where consumer = ?1 and state = 'due' \
     order by seq limit ?2";

@@ -4,10 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
+use async_nats::jetstream::consumer::AckPolicy;
+use async_nats::jetstream::consumer::pull::Config as Pull;
 use semel_backends::nats::{NatsConfig, NatsSubscription, NatsSubscriptionConfig};
 use semel_core::outbox::AppendError;
 use semel_core::wire::{Binding, decode};
-use semel_core::{Event, Failure, Fault, Limit, Message, Outcome, Settlement, Sink, Source};
+use semel_core::{
+    Event, Failure, Fault, Holding, Limit, Message, Outcome, Settlement, Sink, Source,
+};
 use semel_testkit::probe::{Probe, Ran, Skip, WriteProbe};
 use semel_testkit::suites::source::SourceProbe;
 use semel_testkit::suites::subscription::{DeadLetter, SubscriptionProbe};
@@ -251,6 +255,45 @@ async fn a_deleted_consumer_is_misconfigured() {
     stream.delete_consumer("suite").await.unwrap();
     let failure = trouble(&mut member).await;
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-NATS-STREAM"));
+}
+
+/// A server that has forgotten an acknowledgement would give the message out for ever.
+#[tokio::test]
+async fn what_was_settled_and_comes_again_is_acknowledged_again() {
+    let Some(group) = <Group as Probe>::fresh().await else { return };
+    let mut member = group.open().await;
+    group.commit(lanes(1)).await;
+    let got = async {
+        loop {
+            let batch = member.next_batch(Limit::default()).await.unwrap();
+            match batch.deliveries.first() {
+                Some(delivery) => return delivery.receipt,
+                None => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    let receipt = timeout(PATIENCE, got).await.expect("it comes");
+    let settled = Settlement { receipt, outcome: Outcome::Delivered };
+    assert_eq!(member.settle(&[settled]).await.unwrap(), Holding::Held);
+
+    // One that knows of no acknowledgement takes the place of the consumer.
+    let stream = group.0.reader.context.get_stream(&group.0.name).await.unwrap();
+    stream.delete_consumer("suite").await.unwrap();
+    let forgetful = Pull {
+        durable_name: Some("suite".into()),
+        ack_policy: AckPolicy::Explicit,
+        ack_wait: GONE,
+        ..Pull::default()
+    };
+    let mut consumer = stream.create_consumer(forgetful).await.unwrap();
+    let acknowledged = async {
+        while consumer.info().await.unwrap().ack_floor.stream_sequence == 0 {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(PATIENCE, acknowledged).await.expect("the server is told again");
+    let again = member.next_batch(Limit::default()).await.map_or(0, |batch| batch.deliveries.len());
+    assert_eq!(again, 0, "it is not handed out again");
 }
 
 /// It comes again and again, and nobody would know why.

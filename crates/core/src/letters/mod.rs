@@ -131,7 +131,7 @@ impl Letter {
     /// Its attempts are spent, or it was refused for good.
     #[must_use]
     pub fn dead(message: Message, failure: &Failure) -> Self {
-        let error = Some(format!("{}: {failure}", failure.code()));
+        let error = Some(storable(format!("{}: {failure}", failure.code())));
         let attempts = message.attempt;
         Self { message, state: LetterState::Dead, attempts, error }
     }
@@ -163,6 +163,15 @@ impl Letter {
     pub fn held(message: Message, until: Timestamp) -> Self {
         Self { message, state: LetterState::Held { until }, attempts: 0, error: None }
     }
+}
+
+/// An error as every table takes it: what cannot be stored would keep its message from being buried.
+fn storable(mut error: String) -> String {
+    /// A column of MySQL has room for four times as much.
+    const MOST: usize = 16 * 1024;
+    error.truncate(error.floor_char_boundary(MOST));
+    // PostgreSQL stores no NUL characters in text.
+    error.replace('\0', "\u{fffd}")
 }
 
 /// What a letter waits for.

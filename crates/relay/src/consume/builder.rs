@@ -128,7 +128,8 @@ where
     }
 
     /// Batches, concurrency, schedule, and whether the lane of a dead letter waits. The time limit
-    /// of a call is that of the handler.
+    /// of a call, `publish_timeout`, is that of the database for whatever the consumer itself asks
+    /// of it; the handler has [its own](Self::handler_timeout).
     pub fn settings(mut self, settings: Settings) -> Self {
         self.options.settings = settings;
         self

@@ -50,7 +50,8 @@ where
                 .with_fix("add `dead_letters` to the consumer")
                 .into());
         };
-        letters.put(tx, &self.name, &Letter::held(message.clone(), until)).await?;
+        let held = Letter::held(message.clone(), until);
+        self.in_time(letters.put(tx, &self.name, &held)).await?;
         Ok(())
     }
 
@@ -63,10 +64,10 @@ where
     ) -> Result<(), Failure> {
         let Some(letters) = &self.options.letters else { return Ok(()) };
         if origin == Origin::Letters {
-            letters.remove(tx, &self.name, &message.event).await?;
+            self.in_time(letters.remove(tx, &self.name, &message.event)).await?;
         }
         if self.is_waited_for(message) {
-            letters.release(tx, &self.name, &message.event).await?;
+            self.in_time(letters.release(tx, &self.name, &message.event)).await?;
         }
         Ok(())
     }
@@ -87,14 +88,15 @@ where
 
     async fn put_dead(&self, message: &Message, failure: &Failure) -> Result<(), Failure> {
         let Some(letters) = &self.options.letters else { return Ok(()) };
-        let mut tx = self.store.begin().await?;
-        let mut claims = self.claim(&mut tx, std::slice::from_ref(message)).await?;
+        let mut tx = self.in_time(self.store.begin()).await?;
+        let mut claims = self.in_time(self.claim(&mut tx, std::slice::from_ref(message))).await?;
         if claims.pass(message) {
-            self.store.rollback(tx).await;
+            self.undo(tx).await;
             return Ok(());
         }
-        letters.put(&mut tx, &self.name, &Letter::dead(message.clone(), failure)).await?;
-        self.store.commit(tx).await?;
+        let letter = Letter::dead(message.clone(), failure);
+        self.in_time(letters.put(&mut tx, &self.name, &letter)).await?;
+        self.in_time(self.store.commit(tx)).await?;
         self.note(claims);
         Ok(())
     }

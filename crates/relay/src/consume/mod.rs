@@ -12,6 +12,7 @@ mod letters;
 mod opening;
 mod order;
 mod pace;
+mod patience;
 mod positions;
 mod run;
 mod sorting;
@@ -31,7 +32,7 @@ use semel_core::inbox::Tally;
 use semel_core::{
     Failure, HandlerError, InboxStore, LaneKey, Message, Published, Sink, Verdict, telemetry,
 };
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep};
 
 pub use self::builder::ConsumerBuilder;
 use self::builder::Options;
@@ -86,9 +87,6 @@ struct Parts<S: InboxStore, H> {
 /// How long a transaction goes on taking up messages.
 const TURN: Duration = Duration::from_secs(1);
 
-/// How long a rollback is waited for.
-const UNDOING: Duration = Duration::from_secs(2);
-
 /// The longest time that a handler may have, whatever is set: later cannot be said.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
@@ -104,6 +102,8 @@ enum Origin {
 enum Trouble {
     /// There was none to be had.
     Store(Failure),
+    /// The store did not answer: it is out, or somebody else has what a message needs.
+    Silence(Failure),
     /// A message, or the commit.
     Message(HandlerError),
 }
@@ -167,32 +167,28 @@ where
 
     /// As many messages as its time allows, in one transaction: all of them or none. Says how many.
     async fn apply_together(&self, batch: &[Message], origin: Origin) -> Result<usize, Trouble> {
-        let mut begun = self.begin(batch, origin).await.map_err(Trouble::Store)?;
+        let beginning = self.in_time(self.begin(batch, origin));
+        let mut begun = beginning.await.map_err(Trouble::Store)?;
         let mut counts = Tally::default();
         match self.apply_in(&mut begun, batch, origin, &mut counts).await {
             Ok((done, claims)) => {
-                let committed = self.store.commit(begun.tx).await;
-                committed.map_err(|failure| Trouble::Message(failure.into()))?;
+                let committed = self.in_time(self.store.commit(begun.tx)).await;
+                committed.map_err(|failure| Trouble::from(HandlerError::from(failure)))?;
                 self.note(claims);
                 self.counting.add(counts);
                 Ok(done)
             }
             Err(error) => {
-                // A handler that hung in a statement leaves a connection that answers when the
-                // statement ends, whenever that is.
-                let undone = timeout(UNDOING, self.store.rollback(begun.tx)).await;
-                if undone.is_err() {
-                    let consumer = &self.name;
-                    tracing::warn!(consumer, "a transaction ends only when the database lets it");
-                }
-                Err(Trouble::Message(error))
+                self.undo(begun.tx).await;
+                Err(error.into())
             }
         }
     }
 
     /// Takes messages up in chunks, at least one, and as long as there is time. The ids of a chunk
     /// are recorded at once, those of the first maybe already; what goes by its position is claimed
-    /// before all, however long that takes: whoever had the mark may hold it until he is found dead.
+    /// before all: whoever had the mark may hold it until he is found dead, and till then it is asked for
+    /// again and again.
     async fn apply_in<'m>(
         &self,
         begun: &mut Begun<'m, S::Tx<'static>>,
@@ -203,7 +199,7 @@ where
         let Begun { tx, claims, first, with_letters } = begun;
         let mut claims = match claims.take() {
             Some(claims) => claims,
-            None => self.claim(tx, batch).await?,
+            None => self.in_time(self.claim(tx, batch)).await?,
         };
         let (start, mut done) = (Instant::now(), 0);
         // One for all: to set a timer for each message would wake the runtime each time.
@@ -217,7 +213,7 @@ where
                     let (messages, claims) = (&batch[done..end], &mut claims);
                     let taken =
                         self.sort_out(tx, messages, origin, claims, with_letters, counts).await?;
-                    let new = self.record(tx, claims, &taken).await?;
+                    let new = self.in_time(self.record(tx, claims, &taken)).await?;
                     Recorded { end, taken, new }
                 }
             };
@@ -234,7 +230,7 @@ where
             done = end;
         }
         if let Some(positions) = self.options.positions.as_ref().filter(|_| done < batch.len()) {
-            positions.give_back(tx, &self.name, &mut claims).await?;
+            self.in_time(positions.give_back(tx, &self.name, &mut claims)).await?;
         }
         Ok((done, claims))
     }
@@ -286,12 +282,13 @@ where
     }
 
     /// # Errors
-    /// When there is no transaction to be had, for nobody.
+    /// When there is no transaction to be had, for nobody, or the store is silent: to wait so for
+    /// each of many would take hours.
     async fn take_one(&self, message: &Message, origin: Origin) -> Result<Verdict, Failure> {
         let error = match self.apply_together(std::slice::from_ref(message), origin).await {
             Ok(1) => return Ok(Verdict::Confirmed),
             Ok(_) => HandlerError::Failed(not_taken_up()),
-            Err(Trouble::Store(failure)) => return Err(failure),
+            Err(Trouble::Store(failure) | Trouble::Silence(failure)) => return Err(failure),
             Err(Trouble::Message(error)) => error,
         };
         if matches!(error, HandlerError::AlreadyApplied) {
@@ -323,7 +320,8 @@ where
         }
         let result = self.handle(tx, message, alarm).await?;
         if !result.is_empty() && !by_position {
-            self.store.store_result(tx, &self.name, message.event.id, result).await?;
+            let stored = self.store.store_result(tx, &self.name, message.event.id, result);
+            self.in_time(stored).await?;
         }
         Ok(())
     }
@@ -378,12 +376,12 @@ where
 
     /// The effect is there already: remembers that, so that the next copy costs less.
     async fn note_applied(&self, message: &Message, origin: Origin) -> Result<(), Failure> {
-        let mut tx = self.store.begin().await?;
-        let claims = self.claim(&mut tx, std::slice::from_ref(message)).await?;
-        self.record(&mut tx, &claims, &[message]).await?;
-        self.turn(&mut tx, message, Origin::Letters).await?;
+        let mut tx = self.in_time(self.store.begin()).await?;
+        let claims = self.in_time(self.claim(&mut tx, std::slice::from_ref(message))).await?;
+        self.in_time(self.record(&mut tx, &claims, &[message])).await?;
+        self.in_time(self.turn(&mut tx, message, Origin::Letters)).await?;
         self.leave_letters(&mut tx, message, origin).await?;
-        self.store.commit(tx).await?;
+        self.in_time(self.store.commit(tx)).await?;
         self.note(claims);
         self.counting.add(Tally { duplicates: 1, ..Tally::default() });
         Ok(())
@@ -445,8 +443,8 @@ impl<S: InboxStore, H> Parts<S, H> {
             return Err(Failure::misconfigured("E-CONSUMER", what)
                 .with_fix("add `dead_letters` to the consumer"));
         }
-        let tx = self.store.begin().await?;
-        self.store.rollback(tx).await;
+        let tx = self.in_time(self.store.begin()).await?;
+        self.undo(tx).await;
         Ok(())
     }
 }

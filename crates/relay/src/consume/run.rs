@@ -12,6 +12,7 @@ use semel_core::{
 };
 use tokio::time::sleep;
 
+use super::patience::in_time;
 use super::{Consumer, Handler, Origin, counting};
 use crate::relay::{Relay, Report};
 use crate::settings::Settings;
@@ -97,6 +98,7 @@ where
             consumer: self.parts.name.clone(),
             out: HashMap::new(),
             receipts: 0,
+            patience: self.parts.options.settings.publish_timeout,
         };
         let name = format!("{}.letters", self.parts.name);
         Some(self.engine(name, source, FromLetters(self.clone()), LOOKING))
@@ -186,6 +188,8 @@ struct DueLetters<Tx> {
     consumer: String,
     out: HashMap<Receipt, EventId>,
     receipts: u64,
+    /// How long the store may take.
+    patience: Duration,
 }
 
 #[async_trait]
@@ -201,7 +205,8 @@ impl<Tx> Source for DueLetters<Tx> {
         if room == 0 {
             return Ok(batch);
         }
-        for message in self.letters.due(&self.consumer, room + out.len()).await? {
+        let due = self.letters.due(&self.consumer, room + out.len());
+        for message in in_time(self.patience, due).await? {
             let id = message.event.id;
             if batch.deliveries.len() < room && !out.contains(&id) {
                 self.receipts += 1;

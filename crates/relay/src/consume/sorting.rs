@@ -31,7 +31,7 @@ where
                 continue;
             }
             let turn = match is_wanted || self.is_waited_for(message) {
-                true => self.place(tx, message, origin, with_letters).await?,
+                true => self.in_time(self.place(tx, message, origin, with_letters)).await?,
                 false => Some(Turn::Now),
             };
             match turn {

@@ -38,6 +38,7 @@ macro_rules! letters_suite {
     ($probe:ty) => {
         $crate::stamp_suite! { letters, $probe,
             a_letter_is_kept_as_it_was
+            a_letter_is_kept_whatever_its_error_is
             a_letter_counts_only_if_its_transaction_commits
             a_message_knows_where_it_stands
             a_letter_that_is_put_again_keeps_its_place
@@ -46,6 +47,10 @@ macro_rules! letters_suite {
             what_is_discarded_counts_as_taken_effect_for
             what_is_held_back_goes_when_its_turn_comes
             what_is_held_back_too_long_goes_in_sequence
+            whatever_is_held_back_too_long_goes
+            what_is_held_back_too_long_goes_when_the_letter_before_it_leaves
+            what_is_retried_goes_when_the_letter_before_it_leaves
+            what_is_behind_a_discarded_letter_goes_when_the_one_before_it_leaves
             nobody_is_put_behind_a_letter_that_leaves
             a_mark_rises_and_never_falls
             a_mark_counts_only_if_its_transaction_commits
@@ -82,6 +87,22 @@ pub async fn a_letter_is_kept_as_it_was<P: LettersProbe>(probe: &Arc<P>) -> Ran 
     let first = probe.letters().page("payments", 0, 3).await.expect("page");
     let second = probe.letters().page("payments", first[2].0, 3).await.expect("page");
     assert_eq!((first.len(), second.len()), (3, 1));
+    Ok(())
+}
+
+/// An error may hold what no table takes, or more than fits: the letter is kept all the same.
+pub async fn a_letter_is_kept_whatever_its_error_is<P: LettersProbe>(probe: &Arc<P>) -> Ran {
+    let errors = ["unknown variant `a\0b`".to_owned(), "ü🚀".repeat(12_000), "\0".repeat(70_000)];
+    for (number, error) in (1..).zip(errors) {
+        let message = message(&event("a", number));
+        let failure = Failure::refused("E-TEST", error);
+        put(probe, &Letter::dead(message.clone(), &failure)).await;
+        let found = probe.letters().find("payments", message.event.id).await.expect("find");
+        let kept = found.expect("a letter").error.expect("an error");
+        let shown = failure.to_string().replace('\0', "\u{fffd}");
+        let begins = kept.strip_prefix("E-TEST: ").is_some_and(|kept| shown.starts_with(kept));
+        assert!(begins && kept.len() > 20, "{kept}");
+    }
     Ok(())
 }
 
@@ -212,6 +233,93 @@ pub async fn what_is_held_back_too_long_goes_in_sequence<P: LettersProbe>(probe:
     assert_eq!(due(probe).await, [third.id]);
     take_up(probe, &third).await;
     assert_eq!(due(probe).await, [fourth.id]);
+    Ok(())
+}
+
+/// Also what is put while others are given up, whoever looks at the same time.
+pub async fn whatever_is_held_back_too_long_goes<P: LettersProbe>(probe: &Arc<P>) -> Ran {
+    const LANES: u64 = 100;
+    const WRITERS: u64 = 4;
+    let until = probe.now();
+    probe.pass(P::TICK).await;
+    let write = |writer| {
+        let probe = Arc::clone(probe);
+        async move {
+            for lane in (writer..LANES).step_by(usize::try_from(WRITERS).expect("few")) {
+                let early = event(&lane.to_string(), lane + 2).with_sequence(2);
+                put(&probe, &Letter::held(message(&early), until)).await;
+            }
+        }
+        .boxed()
+    };
+    let looking = {
+        let probe = Arc::clone(probe);
+        let look = async move {
+            loop {
+                due(&probe).await;
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::spawn(look.boxed())
+    };
+    at_once((0..WRITERS).map(write)).await;
+    looking.abort();
+    looking.await.ok();
+    let all = probe.letters().due("payments", 1_000).await.expect("due");
+    assert_eq!(all.len() as u64, LANES, "others wait for ever");
+    Ok(())
+}
+
+/// What was held back is not left behind a letter that is just leaving.
+pub async fn what_is_held_back_too_long_goes_when_the_letter_before_it_leaves<P: LettersProbe>(
+    probe: &Arc<P>,
+) -> Ran {
+    let numbered = |number| event("a", number).with_sequence(number);
+    let (first, third) = (numbered(1), numbered(3));
+    put(probe, &dead(&first)).await;
+    probe.letters().retry("payments", &[first.id]).await.expect("retry");
+    put(probe, &Letter::held(message(&third), probe.now() + P::TICK)).await;
+    probe.pass(P::TICK * 2).await;
+    let looks = async |probe: Arc<P>| drop(due(&probe).await);
+    while_it_leaves(probe, &first, looks(Arc::clone(probe))).await;
+    assert_eq!(due(probe).await, [third.id]);
+    Ok(())
+}
+
+/// A letter that is retried is not left behind one that is just leaving.
+pub async fn what_is_retried_goes_when_the_letter_before_it_leaves<P: LettersProbe>(
+    probe: &Arc<P>,
+) -> Ran {
+    let (first, second) = (event("a", 1), event("a", 2));
+    put(probe, &dead(&first)).await;
+    put(probe, &dead(&second)).await;
+    probe.letters().retry("payments", &[first.id]).await.expect("retry");
+    let (inner, id) = (Arc::clone(probe), second.id);
+    let retries = async move {
+        assert_eq!(inner.letters().retry("payments", &[id]).await.expect("retry"), 1);
+    };
+    while_it_leaves(probe, &first, retries).await;
+    assert_eq!(due(probe).await, [second.id]);
+    Ok(())
+}
+
+/// Nor is what was behind a letter that is discarded.
+pub async fn what_is_behind_a_discarded_letter_goes_when_the_one_before_it_leaves<
+    P: LettersProbe,
+>(
+    probe: &Arc<P>,
+) -> Ran {
+    let (first, second, third) = (event("a", 1), event("a", 2), event("a", 3));
+    put(probe, &dead(&first)).await;
+    put(probe, &dead(&second)).await;
+    put(probe, &Letter::behind(message(&third))).await;
+    probe.letters().retry("payments", &[first.id]).await.expect("retry");
+    let (inner, id) = (Arc::clone(probe), second.id);
+    let discards = async move {
+        assert_eq!(inner.letters().discard("payments", &[id]).await.expect("discard"), 1);
+    };
+    while_it_leaves(probe, &first, discards).await;
+    assert_eq!(due(probe).await, [third.id]);
     Ok(())
 }
 
@@ -437,6 +545,22 @@ async fn take_up<P: LettersProbe>(probe: &Arc<P>, event: &Event) {
     let mut tx = store.begin().await.expect("begin");
     probe.letters().remove(&mut tx, "payments", event).await.expect("remove");
     store.commit(tx).await.expect("commit");
+}
+
+/// Does something while the transaction is open in which a letter takes effect.
+async fn while_it_leaves<P: LettersProbe>(
+    probe: &Arc<P>,
+    leaving: &Event,
+    work: impl Future<Output = ()> + Send + 'static,
+) {
+    let store = probe.store();
+    let mut tx = store.begin().await.expect("begin");
+    probe.letters().remove(&mut tx, "payments", leaving).await.expect("remove");
+    let work = tokio::spawn(work.boxed());
+    // Time for it to be done, or to wait.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    store.commit(tx).await.expect("commit");
+    work.await.expect("no panic");
 }
 
 async fn release<P: LettersProbe>(probe: &Arc<P>, event: &Event) {

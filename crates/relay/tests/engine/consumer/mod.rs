@@ -4,6 +4,7 @@ mod handlers;
 mod letters;
 mod order;
 mod positions;
+mod silence;
 
 use std::sync::Arc;
 use std::time::Duration;
