@@ -13,7 +13,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use metrics::{Gauge, counter, gauge};
-use semel_core::{Failure, Fault, telemetry};
+use semel_core::telemetry::{self, Metric};
+use semel_core::{Failure, Fault};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
@@ -119,6 +120,15 @@ impl<S: Session> Tail<S> {
             change: None,
             caught_up: false,
         }
+    }
+
+    /// One that can never listen, and says why: whatever else looks at it finds one that polls.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn deaf(pipeline: &str, why: fn() -> Failure) -> Self {
+        let opener = move || Box::pin(std::future::ready(Err(why()))) as BoxFuture<'static, _>;
+        let mut tail = Self::new(pipeline, Tailing::WherePossible, Box::new(opener));
+        tail.fall_back(&why());
+        tail
     }
 
     /// Opens the session now if it is required, and waits a while for it.
@@ -276,7 +286,7 @@ fn flat<S>(opened: Result<Result<S, Failure>, JoinError>) -> Result<S, Failure> 
 }
 
 /// In one line, and not too long: it is kept in a row that is written often.
-pub(crate) fn in_words(failure: &Failure) -> String {
+fn in_words(failure: &Failure) -> String {
     const LONGEST: usize = 500;
     let fix = failure.fix().map(|fix| format!("; {fix}")).unwrap_or_default();
     let line = format!("{}: {failure}{fix}", failure.code()).replace('\n', " ");
@@ -289,9 +299,9 @@ fn behind() -> Failure {
     Failure::unavailable("E-TAIL-BEHIND", what)
 }
 
-/// How many ears the pipelines of this process have, and how many of them hear: the shares of a
-/// pipeline have one gauge.
-static EARS: Mutex<BTreeMap<String, Ears>> = Mutex::new(BTreeMap::new());
+/// How many ears the pipelines of this process have, and how many of them hear, by the name of their
+/// gauge: the shares of a pipeline have one.
+static EARS: Mutex<BTreeMap<(&str, String), Ears>> = Mutex::new(BTreeMap::new());
 
 #[derive(Default)]
 struct Ears {
@@ -301,16 +311,21 @@ struct Ears {
 
 /// The numbers of one ear.
 pub(crate) struct Up {
+    metric: Metric,
     pipeline: String,
-    tailing: Gauge,
+    gauge: Gauge,
     hears: AtomicBool,
 }
 
 impl Up {
     pub(crate) fn new(pipeline: &str) -> Self {
+        Self::of(telemetry::SOURCE_TAILING, pipeline)
+    }
+
+    pub(crate) fn of(metric: Metric, pipeline: &str) -> Self {
         let pipeline = pipeline.to_owned();
-        let tailing = gauge!(telemetry::SOURCE_TAILING.name, "pipeline" => pipeline.clone());
-        let up = Self { pipeline, tailing, hears: AtomicBool::new(false) };
+        let gauge = gauge!(metric.name, "pipeline" => pipeline.clone());
+        let up = Self { metric, pipeline, gauge, hears: AtomicBool::new(false) };
         up.tell(|ears| ears.all += 1);
         up
     }
@@ -319,27 +334,34 @@ impl Up {
     /// known, and NaN is worth none.
     fn tell(&self, change: impl FnOnce(&mut Ears)) {
         let mut ears = EARS.lock().unwrap_or_else(PoisonError::into_inner);
-        let here = ears.entry(self.pipeline.clone()).or_default();
+        let key = (self.metric.name, self.pipeline.clone());
+        let here = ears.entry(key.clone()).or_default();
         change(here);
-        self.tailing.set(match *here {
+        self.gauge.set(match *here {
             Ears { all: 0, .. } => f64::NAN,
             Ears { all, hearing } => f64::from(u8::from(hearing == all)),
         });
         if here.all == 0 {
-            ears.remove(&self.pipeline);
+            ears.remove(&key);
         }
     }
 
-    fn hears(&self, now: bool, change: impl FnOnce(&mut Ears)) {
-        let before = usize::from(self.hears.swap(now, Ordering::Relaxed));
+    /// Whether it hears, from now on; says whether it did.
+    pub(crate) fn is(&self, now: bool) -> bool {
+        self.hears(now, |_| ())
+    }
+
+    fn hears(&self, now: bool, change: impl FnOnce(&mut Ears)) -> bool {
+        let before = self.hears.swap(now, Ordering::Relaxed);
         self.tell(|ears| {
-            ears.hearing = ears.hearing + usize::from(now) - before;
+            ears.hearing = ears.hearing + usize::from(now) - usize::from(before);
             change(ears);
         });
+        before
     }
 
     pub(crate) fn turns(&self, up: bool) {
-        self.hears(up, |_| ());
+        self.is(up);
         let to = if up { "tail" } else { "poll" };
         let labels = [("pipeline", self.pipeline.clone()), ("to", to.to_owned())];
         counter!(telemetry::SOURCE_HANDOVERS.name, &labels).increment(1);

@@ -62,9 +62,9 @@ metrics! {
     PARKED_AGGREGATES, Gauge, "semel_parked_aggregates", ["pipeline"],
         "Aggregates that wait behind a failed or dead event; while the page is served.";
     SLOT_RETAINED_BYTES, Gauge, "semel_slot_retained_bytes", ["pipeline"],
-        "Log that the server keeps back for the slot of this pipeline, 0 once there is none; while the page is served.";
+        "Log that the server keeps back for the slot of this pipeline, or for that of messages where the pipeline has none, 0 once there is none; while the page is served.";
     SLOT_LIMIT_BYTES, Gauge, "semel_slot_limit_bytes", ["pipeline"],
-        "How much of it there may be before the relay gives the slot back and polls; while the page is served.";
+        "How much of it there may be before the relay gives the slot back and polls, or before the server removes messages with it; while the page is served.";
     IN_FLIGHT_EVENTS, Gauge, "semel_in_flight_events", ["pipeline"],
         "Events taken from the source and not settled yet, in all shares of this process.";
     IN_FLIGHT_BYTES, Gauge, "semel_in_flight_bytes", ["pipeline"],
@@ -81,6 +81,8 @@ metrics! {
         "1 while the log tells the source of new events, 0 while it only polls, NaN while this process does not work on the pipeline.";
     SOURCE_HANDOVERS, Counter, "semel_source_handovers_total", ["pipeline", "to"],
         "Changes between the two, by what it changed to: tail or poll.";
+    MESSAGES_CARRIED, Gauge, "semel_messages_carried", ["pipeline"],
+        "With outbox = \"messages\": 1 while this process carries messages from the log into the outbox, 0 while it should and cannot, NaN while another relay does.";
     OWNERSHIP_LOST, Counter, "semel_ownership_lost_total", ["pipeline"],
         "Times another relay had taken over while this one still held deliveries.";
     INBOX_APPLIED, Counter, "semel_inbox_applied_total", ["consumer"],

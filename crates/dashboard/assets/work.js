@@ -18,15 +18,17 @@ export const sources = async (root, context) => {
   const found = await api.workings(context.pipeline);
   const { log } = found;
   const why = summary.polling_because ? " · " + summary.polling_because : "";
-  const how = log?.active ? "the log tells it of new events" : "it looks for new events at its poll interval";
+  const messages = log?.slot?.startsWith("semel_messages_") ?? false;
+  const tails = Boolean(log?.active) && !messages;
+  const how = tails ? "the log tells it of new events" : "it looks for new events at its poll interval";
   const behind = found.written !== null && found.settled !== null ? Math.max(0, found.written - found.settled) : null;
   const retained = log?.retained_bytes ?? null;
   show(root, head("Sources", context),
     h("section", { class: "card" }, facts([
       ["database", h("code", {}, summary.from || "–")],
       ["mode", [h("strong", {}, summary.mode || "–"), h("span", { class: "quiet" }, summary.mode ? " · " + how : "")]],
-      ["now", [badge(log?.active ? "good" : "idle", log?.active ? "tailing" : "polling"),
-        h("span", { class: "quiet" }, log?.active ? "" : why)]],
+      ["now", [badge(tails ? "good" : "idle", tails ? "tailing" : "polling"),
+        h("span", { class: "quiet" }, tails ? "" : why)]],
       ["moved last", ago(found.moved_at)],
       behind !== null && ["behind", number(behind) + " events of the log"],
       ["outbox on disk", bytes(found.bytes)],
@@ -34,10 +36,12 @@ export const sources = async (root, context) => {
     ])),
     retained !== null && h("section", { class: "card block" },
       h("div", { class: "head" }, h("h2", {}, "Log the server keeps for it"),
-        h("span", { class: "quiet" }, `${bytes(retained)} of at most ${bytes(log.limit_bytes)}`)),
-      h("meter", { min: "0", max: String(log.limit_bytes), low: String(log.limit_bytes / 2), high: String(log.limit_bytes * 0.8),
+        h("span", { class: "quiet" }, bytes(retained) + (log.limit_bytes === null ? "" : ` of at most ${bytes(log.limit_bytes)}`))),
+      log.limit_bytes !== null && h("meter", { min: "0", max: String(log.limit_bytes), low: String(log.limit_bytes / 2), high: String(log.limit_bytes * 0.8),
         optimum: "0", value: String(Math.min(retained, log.limit_bytes)), "aria-label": "Retained log" }),
-      h("p", { class: "quiet small" }, "Beyond the limit the relay lets the log go and polls: no event is lost.")));
+      h("p", { class: "quiet small" }, messages
+        ? "It is kept for messages until a relay has carried them into the outbox. Beyond a limit they are lost."
+        : "Beyond the limit the relay lets the log go and polls: no event is lost.")));
 };
 
 export const sinks = async (root, context) => {

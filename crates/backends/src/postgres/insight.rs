@@ -11,6 +11,7 @@ use semel_core::{EventId, Failure};
 use uuid::Uuid;
 
 use super::error::failure;
+use super::messages;
 use super::store::{PostgresStore, count};
 use super::tail::slot_prefix;
 use super::types::Stamp;
@@ -96,18 +97,13 @@ impl Insight for PostgresStore {
             .map_err(failed())?;
         let relays: Vec<(String, i32, Vec<i32>, i64)> =
             sqlx::query_as(RELAYS).bind(pipeline).fetch_all(self.once()).await.map_err(failed())?;
-        let slot: Option<Slot> = sqlx::query_as(SLOT)
-            .bind(slot_prefix(pipeline))
-            .fetch_optional(self.once())
-            .await
-            .map_err(failed())?;
         Ok(Workings {
             written: Some(number(written)),
             settled: Some(number(settled)),
             moved_at: moved_at.map(|Stamp(time)| time),
             bytes: bytes.map(i64::unsigned_abs),
             relays: relays.into_iter().map(relay).collect(),
-            log: log(slot, polling, self.log_budget),
+            log: self.log(pipeline, polling).await?,
         })
     }
 
@@ -182,6 +178,37 @@ impl Insight for PostgresStore {
 }
 
 impl PostgresStore {
+    /// What is known of the log; nothing where nobody has ever tried to tail it. A pipeline without a
+    /// slot of its own lives by that of messages, if there is one.
+    async fn log(
+        &self,
+        pipeline: &str,
+        polling: Option<String>,
+    ) -> Result<Option<LogView>, Failure> {
+        let own: Option<(String, bool, Option<i64>)> = sqlx::query_as(SLOT)
+            .bind(slot_prefix(pipeline))
+            .fetch_optional(self.once())
+            .await
+            .map_err(failure("look at a pipeline"))?;
+        if let Some((slot, active, retained)) = own {
+            let retained_bytes = retained.map(|bytes| number(Some(bytes)));
+            let (slot, limit_bytes) = (Some(slot), Some(self.log_budget));
+            return Ok(Some(LogView { slot, active, retained_bytes, limit_bytes, polling }));
+        }
+        let messages = messages::Slot::look(self.once()).await?;
+        if !messages.exists {
+            return Ok(polling.map(|why| LogView { polling: Some(why), ..LogView::default() }));
+        }
+        Ok(Some(LogView {
+            slot: Some(messages.name),
+            // Whoever says why it polls is not told by it, though somebody reads it.
+            active: messages.is_read && polling.is_none(),
+            retained_bytes: Some(number(Some(messages.held_bytes))),
+            limit_bytes: messages.limit_bytes.map(|bytes| number(Some(bytes))),
+            polling,
+        }))
+    }
+
     pub(super) async fn troubles(&self, pipeline: &str, limit: usize) -> Result<Troubles, Failure> {
         let failed = || failure("look at what failed");
         let groups: Vec<(String, String, String, i64, Stamp, Stamp, Uuid)> = sqlx::query_as(GROUPS)
@@ -218,22 +245,6 @@ impl PostgresStore {
             lanes: lanes.into_iter().map(lane).collect(),
         })
     }
-}
-
-type Slot = (String, bool, Option<i64>);
-
-/// What is known of the log; nothing where nobody has ever tried to tail it.
-fn log(slot: Option<Slot>, polling: Option<String>, budget: u64) -> Option<LogView> {
-    let Some((slot, active, retained)) = slot else {
-        return polling.map(|why| LogView { polling: Some(why), ..LogView::default() });
-    };
-    Some(LogView {
-        slot: Some(slot),
-        active,
-        retained_bytes: retained.map(|bytes| number(Some(bytes))),
-        limit_bytes: Some(budget),
-        polling,
-    })
 }
 
 fn state_of(is_dead: bool) -> State {

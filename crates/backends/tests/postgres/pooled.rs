@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use semel_backends::postgres::PostgresStore;
+use semel_backends::postgres::{PostgresStore, Tailing};
 use semel_core::coordination::{Coordinator, Share};
 use semel_core::memory::MemoryBroker;
-use semel_core::{AdminStore, Event, Limit, Outcome, Settlement, Source};
+use semel_core::{AdminStore, Event, Insight, Limit, Outcome, Settlement, Source, telemetry};
 use semel_relay::{Relay, Settings, Stop};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, service};
@@ -14,6 +14,7 @@ use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, Row};
 use tokio::time::timeout;
 
+use super::gauges::Gauges;
 use super::suites::{POOLED, PostgresProbe};
 use super::{Database, connect, database, url_of};
 
@@ -140,6 +141,23 @@ async fn a_relay_works_from_end_to_end() {
     assert_eq!(running.await.unwrap().unwrap().published, 300);
     let mut successor = database.store.source("orders").await.unwrap();
     assert!(successor.next_batch(Limit::default()).await.unwrap().deliveries.is_empty());
+}
+
+#[test]
+fn whoever_would_rather_tail_says_that_it_cannot() {
+    Gauges::of(async |gauges| {
+        let database = pooled!();
+        let refused = database.store.tailing_source("orders", Tailing::Required).await;
+        assert_eq!(refused.unwrap_err().code(), "E-TAIL-POOLER");
+        let tailing = database.store.tailing_source("orders", Tailing::WherePossible).await;
+        let mut source = tailing.unwrap();
+        assert_eq!(gauges.told(telemetry::SOURCE_TAILING, "orders"), Some(0.0));
+        let why = database.store.workings("orders").await.unwrap().why_polling().unwrap();
+        assert!(why.contains("E-TAIL-POOLER: "), "{why}");
+        write(&database.store, &lanes(3)).await;
+        let batch = source.next_batch(Limit::default()).await.unwrap().deliveries;
+        assert_eq!(delivered_numbers(&batch), [0, 1, 2]);
+    });
 }
 
 /// What is one statement elsewhere is a transaction here, and can be left open.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use semel_backends::postgres::PostgresConfig;
 use semel_core::memory::{MemoryBroker, MemoryDatabase, MemoryTx};
 use semel_core::telemetry::{self, Kind, Metric};
 use semel_core::{Event, Failure, Message, Sink};
@@ -33,6 +34,7 @@ fn every_metric_that_is_documented_is_emitted_and_no_other() {
     let mut told = told_by_a_consumer();
     told.extend(runtime.block_on(told_by_proxies()));
     told.extend(told_by_a_relay(&runtime));
+    told.extend(told_by_a_carrier(&runtime));
     let emitted: BTreeSet<_> = told.into_keys().collect();
     let documented: BTreeSet<_> = telemetry::ALL.iter().map(name_and_labels).collect();
     let differing: Vec<_> = documented.symmetric_difference(&emitted).collect();
@@ -59,8 +61,9 @@ fn told_by_a_relay(runtime: &tokio::runtime::Runtime) -> Told {
             sqlx::raw_sql(AssertSqlSafe(insert)).execute(&mut connection).await.unwrap();
         }
     });
-    let (deadline, of_a_pipeline) =
-        (Instant::now() + PATIENCE, |metric: &&Metric| metric.labels.contains(&"pipeline"));
+    let (deadline, of_a_pipeline) = (Instant::now() + PATIENCE, |metric: &&Metric| {
+        metric.labels.contains(&"pipeline") && **metric != telemetry::MESSAGES_CARRIED
+    });
     loop {
         let told = read(&relay.get("/metrics", "").1);
         let missing: Vec<_> = telemetry::ALL
@@ -91,6 +94,29 @@ fn told_by_a_relay(runtime: &tokio::runtime::Runtime) -> Told {
         assert!(Instant::now() < deadline, "missing {missing:?}, wrong {wrong:#?} in {told:#?}");
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// One that carries messages; its slot would keep the log of the server.
+fn told_by_a_carrier(runtime: &tokio::runtime::Runtime) -> Told {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    metrics::with_local_recorder(&recorder, || {
+        runtime.block_on(async {
+            let url = program::postgres().await.unwrap();
+            let store = PostgresConfig::new(&url).unwrap().connect().await.unwrap();
+            store.prepare_messages().await.unwrap();
+            let carrying = store.carry_messages("orders").await.unwrap();
+            carrying.caught_up().await.unwrap();
+            drop(carrying);
+            let drop_slot = "select pg_drop_replication_slot(slot_name) from pg_replication_slots
+                where database = current_database()";
+            let deadline = Instant::now() + PATIENCE;
+            while let Err(error) = sqlx::raw_sql(drop_slot).execute(store.pool()).await {
+                assert!(Instant::now() < deadline, "{error}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+    });
+    read(&recorder.handle().render())
 }
 
 /// Proxies in front of a service that is not there: one that holds requests to their keys, and one

@@ -58,11 +58,12 @@ fn every_metric_of_the_engine_is_documented_and_emitted() {
         runtime.block_on(relay_and_consume());
     });
     let emitted = names.0.lock().unwrap().clone();
-    // Sources tell the first two themselves, the page what the database counts. That these are emitted
+    // Sources tell the first three themselves, the page what the database counts. That these are emitted
     // too, and nothing else, is seen where the whole program runs: `crates/cli/tests/emitted`.
     let of_others = [
         telemetry::SOURCE_TAILING,
         telemetry::SOURCE_HANDOVERS,
+        telemetry::MESSAGES_CARRIED,
         telemetry::BACKLOG_EVENTS,
         telemetry::OLDEST_PENDING_AGE,
         telemetry::PARKED_AGGREGATES,

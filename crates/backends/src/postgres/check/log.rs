@@ -5,8 +5,9 @@ use semel_core::diagnosis::{Finding, Log, Needs};
 use sqlx::PgConnection;
 
 use super::super::error::failure;
+use super::super::messages::Slot;
 use super::super::store::DEFAULT_LOG_BUDGET;
-use super::super::tail::{behind_a_pooler, publication_sql_for};
+use super::super::tail::{behind_a_pooler, publication_sql_for, slot_prefix};
 use super::{literal, quoted};
 
 /// What it means when the log cannot be tailed.
@@ -17,7 +18,8 @@ fn effect(needs: &Needs) -> &'static str {
     }
 }
 
-/// Version, level, replication, slots, all slots, senders, all senders, and ours of each.
+/// Version, level, replication, slots, all slots, senders, all senders, how many of our pipelines have
+/// one of each, and how many MiB of log a slot may hold back.
 type Look = (i32, String, bool, i32, i64, i32, i64, i64, i64);
 
 const LOOK: &str = "\
@@ -30,8 +32,10 @@ select current_setting('server_version_num')::integer, current_setting('wal_leve
     (select count(*) from pg_replication_slots),
     current_setting('max_wal_senders')::integer,
     (select count(*) from pg_stat_replication),
-    (select count(*) from pg_replication_slots
-        where temporary and database = current_database() and slot_name like 'semel\\_%'),
+    (select count(*) from unnest($1::text[]) as pipeline (prefix) where exists (
+        select from pg_replication_slots
+        where temporary and database = current_database()
+            and starts_with(slot_name::text, pipeline.prefix))),
     (select setting::bigint from pg_settings where name = 'max_slot_wal_keep_size')";
 
 pub(super) async fn look(
@@ -42,7 +46,9 @@ pub(super) async fn look(
 ) -> Result<(), Failure> {
     findings.extend(pooler(is_pooled, needs));
     let failed = || failure("look at the log");
-    let look: Look = sqlx::query_as(LOOK).fetch_one(&mut *connection).await.map_err(failed())?;
+    let look = sqlx::query_as(LOOK).bind(prefixes(needs));
+    let look: Look = look.fetch_one(&mut *connection).await.map_err(failed())?;
+    let messages = Slot::look(&mut *connection).await?;
     let user: String = sqlx::query_scalar("select current_user::text")
         .fetch_one(&mut *connection)
         .await
@@ -50,11 +56,20 @@ pub(super) async fn look(
     if needs.log != Log::Unread {
         findings.push(level(look.0, &look.1, needs));
         findings.push(replication(look.2, &user, needs));
-        findings.push(slots(&look, needs));
-        findings.push(keep(look.8, needs));
+        findings.push(slots(&look, &messages, needs));
+        findings.push(keep(look.8, needs.messages || messages.exists));
         findings.push(budget(&mut *connection, needs).await?);
     }
-    slots_left(connection, findings).await
+    slots_left(connection, needs, findings).await
+}
+
+/// How the names of the slots of the pipelines begin; of one that is not known, as all of ours do.
+fn prefixes(needs: &Needs) -> Vec<String> {
+    match needs.pipelines.is_empty() {
+        true if needs.messages => Vec::new(),
+        true => vec!["semel_".to_owned()],
+        false => needs.pipelines.iter().map(|pipeline| slot_prefix(pipeline)).collect(),
+    }
 }
 
 fn pooler(is_pooled: bool, needs: &Needs) -> Option<Finding> {
@@ -98,16 +113,19 @@ fn replication(may: bool, user: &str, needs: &Needs) -> Finding {
         .with_sql(format!("alter role {} with replication;", quoted(user)))
 }
 
-/// Each pipeline takes one slot and one sender; those that tail already have them.
-fn slots(look: &Look, needs: &Needs) -> Finding {
+/// Each pipeline takes one slot and one sender; those that tail already have them. So does the
+/// carrier of messages.
+fn slots(look: &Look, messages: &Slot, needs: &Needs) -> Finding {
     const CODE: &str = "slots";
     let (_, _, _, most_slots, slots, most_senders, senders, ours, _) = *look;
-    let needed = i64::try_from(needs.pipelines.len().max(1)).unwrap_or(i64::MAX);
+    let needed = i64::try_from(prefixes(needs).len()).unwrap_or(i64::MAX);
+    let lacks = |has: bool| i64::from(needs.messages && !has);
     let mut sql = Vec::new();
-    for (setting, most, used) in
-        [("max_replication_slots", most_slots, slots), ("max_wal_senders", most_senders, senders)]
-    {
-        let wanted = used - ours.min(used) + needed;
+    for (setting, most, used, more) in [
+        ("max_replication_slots", most_slots, slots, lacks(messages.exists)),
+        ("max_wal_senders", most_senders, senders, lacks(messages.is_read)),
+    ] {
+        let wanted = used - ours.min(used) + needed + more;
         if wanted > most.into() {
             sql.push(format!("alter system set {setting} = {wanted};"));
         }
@@ -120,20 +138,26 @@ fn slots(look: &Look, needs: &Needs) -> Finding {
             ),
         );
     }
+    let (carrier, effect) = if needs.messages {
+        (", and messages one of each", "messages wait in the log until there is one for them")
+    } else {
+        ("", "events are published all the same, found at the poll interval instead of at once")
+    };
     let what = format!(
-        "{needed} pipelines need a slot and a sender each; {slots} of {most_slots} slots and \
-         {senders} of {most_senders} senders are in use"
+        "{needed} pipelines need a slot and a sender each{carrier}; {slots} of {most_slots} slots \
+         and {senders} of {most_senders} senders are in use"
     );
-    // Never a problem: somebody may give one back, and until then events are polled for.
+    // Never a problem: somebody may give one back, and until then nothing is lost.
     Finding::advice(CODE, what)
-        .means("events are published all the same, found at the poll interval instead of at once")
+        .means(effect)
         .fixed_by("drop slots that nobody needs, or run this and restart the server")
         .with_sql(sql.join("\n"))
 }
 
-fn keep(megabytes: i64, needs: &Needs) -> Finding {
+fn keep(megabytes: i64, has_messages: bool) -> Finding {
     const CODE: &str = "wal-keep";
-    if megabytes >= 0 && needs.messages {
+    const UNLIMITED: &str = "max_slot_wal_keep_size is unlimited";
+    if megabytes >= 0 && has_messages {
         return Finding::advice(CODE, format!("a slot holds back {megabytes} MiB of log at most"))
             .means("while no relay runs, messages beyond that are lost")
             .fixed_by("let it be more than is written in the longest time without a relay");
@@ -141,7 +165,15 @@ fn keep(megabytes: i64, needs: &Needs) -> Finding {
     if megabytes >= 0 {
         return Finding::good(CODE, format!("a slot holds back {megabytes} MiB of log at most"));
     }
-    Finding::advice(CODE, "max_slot_wal_keep_size is unlimited")
+    if has_messages {
+        // No SQL: a limit that nobody has thought about loses events.
+        return Finding::advice(CODE, UNLIMITED)
+            .means(
+                "no message is lost, but while no relay runs the log grows until the disk is full",
+            )
+            .fixed_by("watch the disk; with a limit, messages beyond it would be lost instead");
+    }
+    Finding::advice(CODE, UNLIMITED)
         .means(
             "semel's own slots hold back no log; that of anybody else who went away can fill the \
              disk, and then nothing can be written, events neither",
@@ -173,27 +205,34 @@ where temporary and database = current_database() and slot_name like 'semel\\_%'
 }
 
 /// Slots that nobody reads, with the bytes they hold back. That of a standby belongs to no database,
-/// and may have no log before it is read for the first time.
+/// and may have no log before it is read for the first time. Of that of messages, where they are
+/// written here, there is a finding of its own.
 const LEFT: &str = "\
 select slot_name::text, wal_status,
     coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,
-    (database = current_database() and slot_name like 'semel\\_%') is true
-from pg_replication_slots where not active and slot_name !~ '^semel_messages_[0-9]+$'
+    (database = current_database() and slot_name like 'semel\\_%') is true,
+    case when slot_name ~ '^semel_messages_[0-9]+$' then database::text end
+from pg_replication_slots where not active and not ($1 and slot_name = 'semel_messages_'
+    || (select oid from pg_database where datname = current_database()))
 order by 3 desc, 1";
 
 async fn slots_left(
     connection: &mut PgConnection,
+    needs: &Needs,
     findings: &mut Vec<Finding>,
 ) -> Result<(), Failure> {
     const CODE: &str = "slot-left";
-    let left: Vec<(String, Option<String>, i64, bool)> = sqlx::query_as(LEFT)
+    /// Name, state of the log, bytes, whether it is ours, and whose messages it keeps.
+    type Left = (String, Option<String>, i64, bool, Option<String>);
+    let left: Vec<Left> = sqlx::query_as(LEFT)
+        .bind(needs.messages)
         .fetch_all(connection)
         .await
         .map_err(failure("look at the replication slots"))?;
     if left.is_empty() {
         findings.push(Finding::good(CODE, "every replication slot has a reader"));
     }
-    for (name, status, bytes, is_ours) in left {
+    for (name, status, bytes, is_ours, of_messages) in left {
         let megabytes = bytes / (1024 * 1024);
         let (holds, effect) = match status {
             Some(status) => (
@@ -207,7 +246,13 @@ async fn slots_left(
         };
         let what = format!("nobody reads the slot {name} {holds}");
         let drop = format!("select pg_drop_replication_slot({});", literal(&name));
-        findings.push(if is_ours {
+        findings.push(if let Some(database) = of_messages {
+            // No SQL: what it keeps may be nowhere else.
+            Finding::advice(CODE, what).means(effect).fixed_by(format!(
+                "start a relay with outbox = \"messages\" for the database {database}; drop the slot only \
+                 if nobody writes messages there any more, and all were carried"
+            ))
+        } else if is_ours {
             // The slots of semel are temporary: this one is no relay's.
             Finding::problem(CODE, what).means(effect).with_sql(drop)
         } else {

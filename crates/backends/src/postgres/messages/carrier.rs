@@ -5,10 +5,12 @@
 
 use std::convert::Infallible;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pgwire_replication::ReplicationClient;
-use semel_core::{Event, Failure};
+use pgwire_replication::{Lsn, ReplicationClient};
+use semel_core::{Event, Failure, telemetry};
 use sqlx::error::DatabaseError;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -16,10 +18,12 @@ use uuid::Uuid;
 
 use super::super::error::failure;
 use super::super::outbox::insert_new;
+use super::super::pooler::BRIEF;
 use super::super::store::PostgresStore;
 use super::super::tail::{config, of_session, refused};
 use super::format;
 use super::page::{Page, received};
+use super::patience::Patience;
 use super::slot::{self, PUBLICATION, Slot};
 use crate::tailing::Up;
 
@@ -29,6 +33,8 @@ use crate::tailing::Up;
 pub struct Carrying {
     store: PostgresStore,
     slot: String,
+    /// How many events this process has added to the outbox.
+    added: Arc<AtomicU64>,
     task: JoinHandle<()>,
 }
 
@@ -39,43 +45,57 @@ impl Drop for Carrying {
 }
 
 impl Carrying {
-    const PATIENCE: Duration = Duration::from_secs(60);
-
     pub(super) fn start(store: PostgresStore, pipeline: &str, slot: String) -> Self {
-        let carrier = Carrier { store: store.clone(), slot: slot.clone(), up: Up::new(pipeline) };
-        let task = tokio::spawn(carrier.run(pipeline.to_owned()));
-        Self { store, slot, task }
+        let (pipeline, added) = (pipeline.to_owned(), Arc::<AtomicU64>::default());
+        let carrier = Carrier {
+            store: store.clone(),
+            slot: slot.clone(),
+            pipeline,
+            added: Arc::clone(&added),
+            up: None,
+        };
+        Self { store, slot, added, task: tokio::spawn(carrier.run()) }
     }
 
     /// Waits until all that is committed now is in the outbox, whoever carries it.
     ///
     /// # Errors
-    /// `Unavailable` when it takes longer than a minute, `Misconfigured` when the slot is gone.
+    /// `Unavailable` when nothing is carried for a minute, `Misconfigured` when the slot is gone.
     pub async fn caught_up(&self) -> Result<(), Failure> {
         const NOW: &str = "select pg_current_wal_lsn()::text";
-        const PASSED: &str = "select coalesce(confirmed_flush_lsn >= $2::text::pg_lsn, false)
-            from pg_replication_slots where slot_name = $1";
+        const PASSED: &str = "select coalesce(confirmed_flush_lsn >= $2::text::pg_lsn, false),
+            confirmed_flush_lsn::text from pg_replication_slots where slot_name = $1";
         const EVERY: Duration = Duration::from_millis(20);
         let failed = || failure("look how far messages were carried");
         let pool = self.store.pool();
         let now: String = sqlx::query_scalar(NOW).fetch_one(pool).await.map_err(failed())?;
-        let began = Instant::now();
-        while began.elapsed() < Self::PATIENCE {
-            let passed = sqlx::query_scalar(PASSED).bind(&self.slot).bind(&now);
-            match passed.fetch_optional(pool).await.map_err(failed())? {
-                Some(true) => return Ok(()),
-                Some(false) => sleep(EVERY).await,
+        let mut patience = Patience::new();
+        loop {
+            let passed = sqlx::query_as(PASSED).bind(&self.slot).bind(&now);
+            let passed: Option<(bool, Option<String>)> =
+                passed.fetch_optional(pool).await.map_err(failed())?;
+            match passed {
+                Some((true, _)) => return Ok(()),
+                // A large transaction is confirmed when all of it is in the outbox.
+                Some((_, place)) => {
+                    if patience.is_over((place, self.added.load(Ordering::Relaxed))) {
+                        return Err(refused("no message was carried for a minute"));
+                    }
+                }
                 None => return Slot::look(pool).await?.check(),
             }
+            sleep(EVERY).await;
         }
-        Err(refused("messages were not carried within a minute"))
     }
 }
 
 struct Carrier {
     store: PostgresStore,
     slot: String,
-    up: Up,
+    pipeline: String,
+    added: Arc<AtomicU64>,
+    /// None while somebody else carries: then this one need not.
+    up: Option<Up>,
 }
 
 impl Carrier {
@@ -86,23 +106,21 @@ impl Carrier {
     /// How long a session lasts that was no failure from the beginning.
     const WHILE: Duration = Duration::from_secs(10);
 
-    async fn run(self, pipeline: String) {
+    async fn run(mut self) {
         let (mut pause, mut told) = (Self::PAUSE, None);
         loop {
             let began = Instant::now();
-            match self.turn().await {
-                Ok(()) => {
-                    sleep(Self::TURN).await;
-                    continue;
-                }
-                Err(failure) => {
-                    if told != Some(failure.code()) || began.elapsed() > Self::WHILE {
-                        let fix = failure.fix().unwrap_or_default();
-                        let code = failure.code();
-                        tracing::warn!(pipeline, code, fix, "messages wait in the log: {failure}");
-                        told = Some(failure.code());
-                    }
-                }
+            let Err(failure) = self.turn().await else {
+                self.up = None;
+                sleep(Self::TURN).await;
+                continue;
+            };
+            let had_carried = self.is_up(false);
+            if told != Some(failure.code()) || had_carried {
+                let (pipeline, code) = (&self.pipeline, failure.code());
+                let fix = failure.fix().unwrap_or_default();
+                tracing::warn!(pipeline, code, fix, "messages wait in the log: {failure}");
+                told = Some(code);
             }
             if began.elapsed() > Self::WHILE {
                 pause = Self::PAUSE;
@@ -112,8 +130,14 @@ impl Carrier {
         }
     }
 
+    /// Whether this one carries, from now on; says whether it did.
+    fn is_up(&mut self, now: bool) -> bool {
+        let metric = telemetry::MESSAGES_CARRIED;
+        self.up.get_or_insert_with(|| Up::of(metric, &self.pipeline)).is(now)
+    }
+
     /// Carries until something ends it; at once where somebody else does.
-    async fn turn(&self) -> Result<(), Failure> {
+    async fn turn(&mut self) -> Result<(), Failure> {
         let slot = Slot::look(self.store.pool()).await?;
         slot.check()?;
         if slot.is_read {
@@ -122,11 +146,11 @@ impl Carrier {
         if !slot.has_publication {
             slot::create(self.store.pool()).await?;
         }
-        let _up = Carried::begin(&self.up);
-        match self.carry(slot.is_unicode).await? {}
+        self.is_up(false);
+        match self.carry(&slot).await? {}
     }
 
-    async fn carry(&self, is_unicode: bool) -> Result<Infallible, Failure> {
+    async fn carry(&mut self, slot: &Slot) -> Result<Infallible, Failure> {
         const CONFIRM: Duration = Duration::from_millis(100);
         /// What waits in the client is bounded by its number alone, however large messages are.
         const AHEAD: usize = 16;
@@ -137,11 +161,16 @@ impl Carrier {
         config.buffer_events = AHEAD;
         let connected = ReplicationClient::connect(config).await;
         let mut client = connected.map_err(|error| of_session(&error))?;
+        let log_end = Lsn::from_u64(slot.log_end.unsigned_abs());
         let mut page = Page::default();
         loop {
             page.fill(&mut client).await?;
-            let next = self.put_down_and_read_on(&page, &mut client, is_unicode).await?;
+            let next = self.put_down_and_read_on(&page, &mut client, slot.is_unicode).await?;
             client.update_applied_lsn(page.carried);
+            // A session alone says nothing: the first message may be refused again and again.
+            if page.shows_progress(log_end) && !self.is_up(true) {
+                tracing::info!(pipeline = self.pipeline, "messages are carried from the log");
+            }
             page = next;
         }
     }
@@ -203,10 +232,11 @@ impl Carrier {
     }
 
     async fn insert(&self, events: &[Event]) -> Result<(), Failure> {
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.begin_as(BRIEF).await?;
         let inserted = match insert_new(&mut tx, events).await {
             Ok(inserted) => {
                 tx.commit().await.map_err(failure("carry messages"))?;
+                self.count(&inserted);
                 inserted
             }
             // The keys of a partitioned outbox are in another table, whose refusal ends everything;
@@ -224,10 +254,11 @@ impl Carrier {
     async fn insert_each(&self, events: &[Event]) -> Result<Vec<Uuid>, Failure> {
         let mut inserted = Vec::new();
         for event in events {
-            let mut tx = self.store.begin().await?;
+            let mut tx = self.store.begin_as(BRIEF).await?;
             match insert_new(&mut tx, std::slice::from_ref(event)).await {
                 Ok(one) => {
                     tx.commit().await.map_err(failure("carry a message"))?;
+                    self.count(&one);
                     inserted.extend(one);
                 }
                 Err(error) if is_duplicate(&error) => {}
@@ -241,6 +272,10 @@ impl Carrier {
             }
         }
         Ok(inserted)
+    }
+
+    fn count(&self, added: &[Uuid]) {
+        self.added.fetch_add(added.len() as u64, Ordering::Relaxed);
     }
 
     /// Nobody could refuse a key that exists already when the message was written.
@@ -277,20 +312,4 @@ fn is_of_an_event(error: &sqlx::Error) -> bool {
     const NO_ROOM: [&str; 5] = ["22001", "22003", "22008", "22021", "22P05"];
     let code = error.as_database_error().and_then(DatabaseError::code);
     code.is_some_and(|code| NO_ROOM.contains(&&*code))
-}
-
-/// The gauge is up as long as this lives.
-struct Carried<'a>(&'a Up);
-
-impl<'a> Carried<'a> {
-    fn begin(up: &'a Up) -> Self {
-        up.turns(true);
-        Self(up)
-    }
-}
-
-impl Drop for Carried<'_> {
-    fn drop(&mut self) {
-        self.0.turns(false);
-    }
 }

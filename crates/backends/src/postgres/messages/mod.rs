@@ -13,6 +13,7 @@
 mod carrier;
 mod format;
 mod page;
+mod patience;
 mod slot;
 
 use semel_core::outbox::AppendError;

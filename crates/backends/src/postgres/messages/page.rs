@@ -28,6 +28,11 @@ impl Page {
         self.messages.len() >= Self::EVENTS || self.bytes >= Self::BYTES
     }
 
+    /// Whether there are messages in it, or none up to there.
+    pub(super) fn shows_progress(&self, up_to: Lsn) -> bool {
+        !self.messages.is_empty() || self.carried >= up_to
+    }
+
     /// An empty one that goes on where this one ends.
     pub(super) fn following(&self) -> Self {
         Self { carried: self.carried, inside: self.inside, ..Self::default() }

@@ -93,12 +93,16 @@ pub(in super::super) struct Slot {
     pub(in super::super) keeps: bool,
     pub(in super::super) is_read: bool,
     pub(in super::super) held_bytes: i64,
+    /// How many it may be until the server removes them; none where there is no limit.
+    pub(in super::super) limit_bytes: Option<i64>,
     pub(in super::super) wal_status: String,
     /// Whether it follows to standbys; none where the server cannot do so.
     pub(in super::super) follows: Option<bool>,
     pub(in super::super) has_publication: bool,
     /// Whether the log has text in UTF-8, or in whatever its writers took for text.
     pub(super) is_unicode: bool,
+    /// Where the log ends, as a number.
+    pub(super) log_end: i64,
     version: i32,
     wal_level: String,
 }
@@ -113,7 +117,10 @@ impl Slot {
             coalesce(s.wal_status, 'lost'), (to_jsonb(s) ->> 'failover')::boolean,
             exists (select from pg_publication where pubname = 'semel_messages'),
             current_setting('server_version_num')::integer, current_setting('wal_level'),
-            current_setting('server_encoding') in ('UTF8', 'SQL_ASCII')
+            current_setting('server_encoding') in ('UTF8', 'SQL_ASCII'),
+            (select nullif(setting::bigint, -1) * 1024 * 1024
+                from pg_settings where name = 'max_slot_wal_keep_size'),
+            pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint
             from (select ",
             slot_name!(),
             " as name) n left join pg_replication_slots s on s.slot_name = n.name"
@@ -132,6 +139,8 @@ impl Slot {
             version: column(&row, 8)?,
             wal_level: column(&row, 9)?,
             is_unicode: column(&row, 10)?,
+            limit_bytes: column(&row, 11)?,
+            log_end: column(&row, 12)?,
         })
     }
 

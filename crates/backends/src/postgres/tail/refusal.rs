@@ -8,7 +8,7 @@
 //! | 28 the connection is not let in | misconfigured | `E-TAIL-LOGIN` |
 //! | the publication is missing and may not be made, or is of another table | misconfigured | `E-TAIL-PUBLICATION` |
 //! | 08P01, or no answer that makes sense: a pooler in between | misconfigured | `E-TAIL-POOLER` |
-//! | TLS that this program was built without, or cannot do | misconfigured | `E-TAIL-TLS` |
+//! | TLS that this program was built without, or cannot do, or a certificate that is not trusted | misconfigured | `E-TAIL-TLS` |
 //! | 53300, 53400 no slot or sender is free | unavailable | `E-TAIL-SLOTS` |
 //! | 55P03 a transaction has been open for long | unavailable | `E-TAIL-WAITS` |
 //! | anything else: the connection, the slot or the publication was lost | unavailable | `E-TAIL-LOST` |
@@ -73,12 +73,22 @@ pub(in super::super) fn of_session(error: &PgWireError) -> Failure {
     match error {
         PgWireError::Server(message) => of_server(sqlstate(message), message),
         PgWireError::Auth(message) => login(message),
+        PgWireError::Tls(message) if is_broken_off(message) => refused(message),
         PgWireError::Tls(message) => {
             Failure::misconfigured("E-TAIL-TLS", format!("PostgreSQL: cannot tail: {message}"))
                 .with_fix("check sslmode and sslrootcert of the URL")
         }
         other => refused(other.to_string()),
     }
+}
+
+/// Whether the server went away in the middle of the handshake, which says nothing of the set-up.
+fn is_broken_off(message: &str) -> bool {
+    const HANDSHAKE: &str = "TLS handshake failed: ";
+    /// The end of the stream, and whatever the operating system says of a connection.
+    const LOST: [&str; 3] = ["handshake eof", "closed connection", "(os error "];
+    let why = message.strip_prefix(HANDSHAKE).unwrap_or_default();
+    !why.contains("certificate") && LOST.iter().any(|lost| why.contains(lost))
 }
 
 /// What a pooler lends is no session of ours.
@@ -150,6 +160,26 @@ mod tests {
             let failure = of_session(&error);
             assert_eq!((failure.fault(), failure.code()), (fault, code), "{state}");
         }
+    }
+
+    /// What is taken for a fault of the set-up ends a relay with `mode = "tail"` for good.
+    #[test]
+    fn a_server_that_dies_in_the_handshake_is_an_outage() {
+        let cases = [
+            ("tls handshake eof", Fault::Unavailable),
+            ("Connection reset by peer (os error 104)", Fault::Unavailable),
+            ("Broken pipe (os error 32)", Fault::Unavailable),
+            ("peer closed connection without sending TLS close_notify", Fault::Unavailable),
+            ("invalid peer certificate: UnknownIssuer", Fault::Misconfigured),
+            ("invalid peer certificate: certificate expired", Fault::Misconfigured),
+            ("received fatal alert: HandshakeFailure", Fault::Misconfigured),
+        ];
+        for (why, fault) in cases {
+            let failure = of_session(&PgWireError::Tls(format!("TLS handshake failed: {why}")));
+            assert_eq!(failure.fault(), fault, "{why}");
+        }
+        let refused = PgWireError::Tls("server does not support TLS (SSLRequest rejected)".into());
+        assert_eq!(of_session(&refused).code(), "E-TAIL-TLS");
     }
 
     #[test]

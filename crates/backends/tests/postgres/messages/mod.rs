@@ -1,8 +1,10 @@
 //! Events that are written as messages into the log.
 
 mod carrying;
+mod frozen;
 mod keeping;
 mod suites;
+mod telling;
 
 use semel_backends::postgres::{Carrying, Postgres, PostgresOutbox, Transaction};
 use semel_core::Event;
