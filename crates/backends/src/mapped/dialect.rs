@@ -63,6 +63,15 @@ impl Dialect {
         }
     }
 
+    /// How many rows may be in flight. MySQL takes 65,535 parameters in a statement, and one that counts
+    /// has all of them five times.
+    pub(crate) const fn most_in_flight(self) -> usize {
+        match self {
+            Self::Mysql => 8_192,
+            Self::Postgres | Self::Sqlite => usize::MAX,
+        }
+    }
+
     /// Locks the rows that a query found until the transaction ends.
     pub(crate) const fn for_update(self) -> &'static str {
         match self {

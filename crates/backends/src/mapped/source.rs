@@ -1,6 +1,7 @@
 //! [`Source`]: a mapped table, read by its marks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
@@ -59,6 +60,9 @@ pub struct MappedSource {
 
 /// How many seconds apart it is looked whether rows that failed are still there.
 const TIDY_EVERY_SECONDS: i64 = 10;
+
+/// How soon a source is asked again of which as many rows are in flight as may be.
+const WHILE_FULL: Duration = Duration::from_millis(10);
 
 /// What there is to do.
 struct Agenda {
@@ -204,6 +208,13 @@ impl MappedSource {
         Ok(())
     }
 
+    /// As many rows are in flight as may be. There may be more: it is asked again, but not before
+    /// something could be settled.
+    fn nothing_for_now(&self) -> Batch {
+        let soon = self.database.clock().now().checked_add(WHILE_FULL).ok();
+        Batch { next_due: soon, ..Batch::default() }
+    }
+
     /// From here on everything is the engine's.
     fn hand_out(&mut self, round: Round) -> Vec<Delivery> {
         if let Some(average) = round.bytes.checked_div(round.found.len()) {
@@ -241,7 +252,13 @@ impl Source for MappedSource {
         let Some(agenda) = self.look().await? else {
             return Ok(Batch::default());
         };
-        let mut round = Round::new(limit, self.flights.row_ids());
+        let out = self.flights.row_ids();
+        let room = self.database.dialect().most_in_flight().saturating_sub(out.len());
+        if room == 0 {
+            return Ok(self.nothing_for_now());
+        }
+        let limit = Limit { events: limit.events.min(room), ..limit };
+        let mut round = Round::new(limit, out);
         if agenda.something_is_due {
             self.collect_due(&mut round).await?;
         }

@@ -58,6 +58,10 @@ pub(super) const ROWS: usize = 10_000;
 
 const LOCK: &str = "SELECT epoch FROM semel_cursor WHERE pipeline = ? ORDER BY share FOR UPDATE";
 
+/// Whether an outbox row `o` was put aside, wherever the cursor is. Takes the pipeline.
+const IS_PARKED: &str = "EXISTS (SELECT 1 FROM semel_parked p \
+    WHERE p.pipeline = ? AND p.position = o.position)";
+
 const OFFER: &str = concat!(
     "INSERT INTO semel_parked (pipeline, share, position, aggregate_type, aggregate_id, place, \
          turn, state, holds, due, changed_at) \
@@ -99,7 +103,7 @@ impl MysqlAdmin {
     async fn offer(&self, selection: &Selection, states: &[State]) -> Result<usize, Failure> {
         let failed = || failure("offer events again");
         let turn = if states.contains(&State::Published) { -1 } else { 0 };
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.begin_brief().await?;
         let place = self.lock(&mut tx).await?;
         let search = Search::chosen(&self.pipeline, &place, selection, states);
         let positions = search.positions(&mut tx).await?;
@@ -200,7 +204,7 @@ impl AdminStore for MysqlAdmin {
 
     async fn discard(&self, selection: &Selection) -> Result<usize, Failure> {
         let failed = || failure("discard events");
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.begin_brief().await?;
         let place = self.lock(&mut tx).await?;
         let search = Search::chosen(&self.pipeline, &place, selection, UNFINISHED);
         let positions = search.positions(&mut tx).await?;
@@ -236,11 +240,10 @@ impl MysqlAdmin {
         let counting = format!(
             "SELECT (SELECT count(*) FROM semel_outbox), \
                  (SELECT count(*) FROM semel_outbox WHERE position = 0) \
-                     + (SELECT count(*) FROM semel_outbox o \
-                        WHERE o.position > {low} AND NOT {handed_out} AND NOT {settled}), \
+                     + (SELECT count(*) FROM semel_outbox o WHERE o.position > {low} \
+                        AND NOT {handed_out} AND NOT {settled} AND NOT {IS_PARKED}), \
                  (SELECT count(*) FROM semel_outbox o WHERE o.position > {low} \
-                      AND {handed_out} AND NOT {settled} AND NOT EXISTS (SELECT 1 \
-                      FROM semel_parked p WHERE p.pipeline = ? AND p.position = o.position)), \
+                      AND {handed_out} AND NOT {settled} AND NOT {IS_PARKED}), \
                  count(if(taken = 0 AND state IN ('waiting', 'scheduled'), 1, NULL)), \
                  count(if(taken <> 0, 1, NULL)), \
                  count(if(taken = 0 AND state = 'failed', 1, NULL)), \
@@ -250,6 +253,7 @@ impl MysqlAdmin {
         let counts: (i64, i64, i64, i64, i64, i64, i64, i64) =
             sqlx::query_as(AssertSqlSafe(counting))
                 .persistent(false)
+                .bind(&self.pipeline)
                 .bind(&self.pipeline)
                 .bind(&self.pipeline)
                 .fetch_one(connection)
@@ -298,7 +302,8 @@ impl MysqlAdmin {
                  (SELECT {since} AS since FROM semel_outbox o \
                      WHERE o.position = 0 AND {is_time} ORDER BY o.seq LIMIT 1) \
                  UNION ALL (SELECT {since} FROM semel_outbox o WHERE o.position > {} \
-                     AND NOT {} AND NOT {} AND {is_time} ORDER BY o.position LIMIT 1) \
+                     AND NOT {} AND NOT {} AND NOT {IS_PARKED} AND {is_time} \
+                     ORDER BY o.position LIMIT 1) \
                  UNION ALL (SELECT {since} FROM semel_parked p \
                      JOIN semel_outbox o ON o.position = p.position WHERE p.pipeline = ? \
                      AND p.taken = 0 AND p.state IN ('waiting', 'scheduled') \
@@ -309,6 +314,7 @@ impl MysqlAdmin {
         );
         let age: Option<i64> = sqlx::query_scalar(AssertSqlSafe(oldest))
             .persistent(false)
+            .bind(&self.pipeline)
             .bind(&self.pipeline)
             .fetch_one(connection)
             .await

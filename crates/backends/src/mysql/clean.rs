@@ -77,7 +77,7 @@ const EXACT: Duration = Duration::from_secs(3600);
 impl MysqlAdmin {
     pub(super) async fn delete_old(&self, age: Duration, limit: usize) -> Result<usize, Failure> {
         let (failed, span) = (|| failure("delete old events"), micros(age));
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.begin_brief().await?;
         sqlx::query(LOCK_ALL).fetch_all(&mut *tx).await.map_err(failed())?;
         let old = sqlx::query_scalar(OLD).bind(span).bind(span).bind(span).bind(count(limit));
         let positions: Vec<u64> = old.fetch_all(&mut *tx).await.map_err(failed())?;

@@ -1,5 +1,6 @@
 //! One look at the tables: what is handed out, and what has to wait.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::TryStreamExt;
@@ -174,17 +175,10 @@ impl MysqlSource {
     pub(super) async fn collect_log(&self, round: &mut Round) -> Result<(), Failure> {
         let failed = || failure("read the outbox");
         let mut connection = self.store.pool().acquire().await.map_err(failed())?;
-        if !self.again.is_empty() {
-            let rows = round.rows(self.average);
-            let positions: Vec<u64> = self.again.iter().copied().take(rows).collect();
-            let query = sqlx::query(AGAIN).bind(&self.pipeline).bind(&self.pipeline);
-            let query = query.bind(json(&positions));
-            let (_, all) = self.collect(query.fetch(&mut *connection), round).await?;
-            // Nothing goes past what must come first.
-            if !all || positions.len() < self.again.len() {
-                round.more = true;
-                return Ok(());
-            }
+        // Nothing goes past what must come first.
+        if !self.again.is_empty() && !self.collect_again(&mut connection, round).await? {
+            round.more = true;
+            return Ok(());
         }
         let rows = round.rows(self.average);
         let sql = if self.share.of == 1 { NEW } else { NEW_OF_SHARE };
@@ -202,6 +196,27 @@ impl MysqlSource {
             round.end = end;
         }
         Ok(())
+    }
+
+    /// Released rows; says whether these are all.
+    async fn collect_again(
+        &self,
+        connection: &mut MySqlConnection,
+        round: &mut Round,
+    ) -> Result<bool, Failure> {
+        let rows = round.rows(self.average);
+        let positions: Vec<u64> = self.again.iter().copied().take(rows).collect();
+        let query = sqlx::query(AGAIN).bind(&self.pipeline).bind(&self.pipeline);
+        let query = query.bind(json(&positions));
+        let before = round.found.len();
+        let (_, all) = self.collect(query.fetch(connection), round).await?;
+        if all {
+            let there: HashSet<u64> = round.found[before..].iter().map(|(at, _)| *at).collect();
+            // Somebody deleted the others.
+            let gone = positions.iter().filter(|position| !there.contains(position));
+            round.found.extend(gone.map(|position| (*position, Found::Passed)));
+        }
+        Ok(all && positions.len() == self.again.len())
     }
 
     /// Reads rows as long as there is room; says how many, and whether there was room for all.

@@ -43,7 +43,7 @@ pub struct MysqlStore {
     /// For each share of a pipeline that a source of this process owns: its epoch, and the last event
     /// that was handed out. It saves a write per batch.
     handed_out: Arc<Mutex<HandedOut>>,
-    /// The connections for what a relay changes, opened when they are needed.
+    /// The connections for what relays and operators change, opened when they are needed.
     relays: Arc<OnceLock<MySqlPool>>,
 }
 
@@ -90,7 +90,7 @@ impl MysqlStore {
         begin_on(&self.pool, BEGIN).await
     }
 
-    /// Opens a transaction of a relay.
+    /// Opens a transaction of a relay, or of an operator who locks what relays need.
     ///
     /// It may be left open, by a process that was stopped, and then keeps the next owner from the
     /// cursor, or everybody from numbering. The server ends it soon; somebody who goes on after that

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::clean::{self, Cleaned};
 use super::error::failure;
 use super::parking::{all_lanes, find_heads};
+use super::pooler::BRIEF;
 use super::row::{self, AFTER_EVENT, column, event_columns};
 use super::store::{PostgresStore, count};
 use super::types::Stamp;
@@ -189,7 +190,7 @@ impl PostgresAdmin {
             Selection::Ids(ids) => (&everything, Some(ids)),
         };
         let ids = ids.map(|ids| ids.iter().map(|id| *id.as_uuid()).collect::<Vec<Uuid>>());
-        let mut tx = self.store.begin().await?;
+        let mut tx = self.store.begin_as(BRIEF).await?;
         clean::keep_out(&mut tx).await?;
         self.lock(&mut tx).await?;
         let changed = self.filtered(sql, filter).bind(ids).fetch_all(&mut *tx).await;

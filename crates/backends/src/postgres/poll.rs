@@ -24,7 +24,7 @@ use super::schema;
 use super::store::{PostgresStore, integer};
 use super::tail::{Tail, Tailing, behind_a_pooler, tail};
 use super::window::{Ledger, Standing};
-use crate::tailing::{Change, in_words};
+use crate::tailing::Change;
 
 /// The outbox as a source for one pipeline. Made by [`PostgresStore::source`], or for one share of
 /// a pipeline by [`PostgresStore::source_share`].
@@ -124,12 +124,11 @@ impl PostgresSource {
     /// Lets the log tell of commits.
     pub(super) async fn follow_log(mut self, tailing: Tailing) -> Result<Self, Failure> {
         if self.store.is_pooled() {
-            let why = behind_a_pooler();
             if tailing == Tailing::Required {
-                return Err(why);
+                return Err(behind_a_pooler());
             }
-            tracing::info!(pipeline = self.cursor.pipeline, "polling: {why}");
-            self.note(&Some(in_words(&why))).await?;
+            self.tail = Some(Tail::deaf(&self.cursor.pipeline, behind_a_pooler));
+            self.tell().await;
             return Ok(self);
         }
         let (pool, budget) = (self.store.pool(), self.store.log_budget);
@@ -434,6 +433,8 @@ impl<'a> Settling<'a> {
             self.failed(seq, place, outcome);
         } else if *outcome == Outcome::Delivered {
             self.ledger.land(*receipt);
+        } else {
+            self.ledger.give_back(*receipt);
         }
     }
 

@@ -209,6 +209,12 @@ impl Ledger {
         flights.filter(|flight| flight.receipt == receipt).for_each(|flight| flight.landed = true);
     }
 
+    /// A row came back undelivered that was not read again yet: nobody has it, and it is handed out once
+    /// more when it is read.
+    pub(super) fn give_back(&mut self, receipt: u64) {
+        self.airborne.retain(|_, flight| flight.receipt != receipt);
+    }
+
     /// All rows of the last window were read.
     pub(super) fn complete_window(&mut self) {
         let count = self.windows.len();
@@ -533,15 +539,17 @@ mod tests {
     fn what_is_out_is_known_again_on_a_server_that_went_back() {
         let mut ledger = start();
         let stored = ledger.position();
-        let receipts = window(&mut ledger, 10, &[1, 2, 3, 4]);
+        let receipts = window(&mut ledger, 10, &[1, 2, 3, 4, 5]);
         ledger.set(receipts[3], Standing::Again);
         let mut ledger = ledger.reopened(stored.clone());
         assert_eq!(ledger.out(receipts[0]), None, "not before it was read again");
         ledger.land(receipts[1]);
+        ledger.give_back(receipts[4]);
         ledger.open_window(snapshot(7), 1, i64::MAX);
         assert_eq!([1, 2].map(|seq| ledger.push(seq, id(seq))), [None, None]);
         let another = ledger.push(3, id(30)).expect("the number was given anew");
         let released = ledger.push(4, id(4)).expect("the engine does not have it");
+        let given_back = ledger.push(5, id(5)).expect("nor that one any more");
         ledger.complete_window();
         assert_eq!(ledger.out(receipts[0]), Some((1, 1)));
         assert_eq!(ledger.out(receipts[2]), None, "it is gone");
@@ -549,9 +557,9 @@ mod tests {
         ledger.open_window(snapshot(8), 1, i64::MAX);
         assert_eq!(ledger.push(1, id(1)), None, "known by its first receipt still");
         read_settled(&mut ledger, 2);
-        assert_eq!([ledger.push(3, id(30)), ledger.push(4, id(4))], [None, None]);
+        assert_eq!([(3, 30), (4, 4), (5, 5)].map(|(seq, of)| ledger.push(seq, id(of))), [None; 3]);
         ledger.complete_window();
-        let position = settle(&mut ledger, &[receipts[0], another, released]);
+        let position = settle(&mut ledger, &[receipts[0], another, released, given_back]);
         assert_eq!((*position.passed).clone(), snapshot(8));
         assert!(ledger.airborne.is_empty() && ledger.aliases.is_empty());
     }

@@ -245,12 +245,21 @@ impl AdminStore for SqliteAdmin {
     }
 }
 
+/// Whether an outbox row `o` was put aside, wherever the cursor is.
+macro_rules! is_parked {
+    () => {
+        "EXISTS (SELECT 1 FROM semel_parked p WHERE p.pipeline = ?1 AND p.seq = o.seq)"
+    };
+}
+
 /// All events; those a relay has straight from the log; and the parked ones by state.
 const STATS: &str = concat!(
     "SELECT (SELECT count(*) FROM semel_outbox), \
         (SELECT count(*) FROM semel_outbox o JOIN semel_cursor c ON c.pipeline = ?1 \
             WHERE o.seq > c.position AND o.seq <= ?2 AND NOT ",
     is_ahead!(),
+    " AND NOT ",
+    is_parked!(),
     "), count(*) FILTER (WHERE taken IS NOT NULL), \
         count(*) FILTER (WHERE taken IS NULL AND state IN ('waiting', 'scheduled')), \
         count(*) FILTER (WHERE taken IS NULL AND state = 'failed'), \
@@ -265,7 +274,9 @@ macro_rules! backlog {
         concat!(
             "SELECT o.seq FROM semel_outbox o \
              LEFT JOIN semel_cursor c ON c.pipeline = ?1 WHERE o.seq > ?2 AND NOT ",
-            is_ahead!()
+            is_ahead!(),
+            " AND NOT ",
+            is_parked!()
         )
     };
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use semel_core::{Limit, Outcome, Source};
+use semel_backends::mysql::MysqlAdmin;
+use semel_core::admin::{Filter, Selection};
+use semel_core::{AdminStore, Failure, Limit, Outcome, Source};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::workload::{delivered_numbers, lanes};
 use tokio::time::timeout;
@@ -48,6 +50,52 @@ async fn the_numbering_of_a_frozen_relay_is_ended() {
     let delivered = timeout(SOON, relay.deliver_all(10)).await.expect("the lock was given up");
     assert_eq!(delivered_numbers(&delivered), [0, 1, 2]);
     stuck.abort();
+}
+
+/// It has the cursors of all pipelines.
+#[tokio::test]
+async fn the_retention_of_a_frozen_relay_is_ended() {
+    let clean = async |admin: MysqlAdmin| admin.clean(Duration::ZERO, 100).await;
+    a_frozen_change_lets_others_take_over(clean).await;
+}
+
+#[tokio::test]
+async fn the_retry_of_a_frozen_operator_is_ended() {
+    let everything = || Selection::Matching(Filter::default());
+    let retry = async move |admin: MysqlAdmin| admin.retry(&everything()).await;
+    a_frozen_change_lets_others_take_over(retry).await;
+}
+
+#[tokio::test]
+async fn the_discard_of_a_frozen_operator_is_ended() {
+    let everything = || Selection::Matching(Filter::default());
+    let discard = async move |admin: MysqlAdmin| admin.discard(&everything()).await;
+    a_frozen_change_lets_others_take_over(discard).await;
+}
+
+/// The server has given it the lock of the cursor, and it never learns that.
+async fn a_frozen_change_lets_others_take_over(
+    change: impl AsyncFnOnce(MysqlAdmin) -> Result<usize, Failure>,
+) {
+    let database = database!();
+    drop(database.relay().await);
+    let (_, address) = database.server.split_once('@').unwrap();
+    let address = address.split('/').next().unwrap();
+    let proxy = Proxy::start(address).await;
+    let frozen = connect(&database.url().replace(address, &proxy.address())).await;
+
+    let mut lock = database.begin().await;
+    let cursor = "SELECT epoch FROM semel_cursor FOR UPDATE";
+    sqlx::query(cursor).fetch_one(&mut *lock).await.unwrap();
+    let others = async {
+        somebody_waits(&database).await;
+        proxy.swallow_replies(true);
+        lock.rollback().await.unwrap();
+        timeout(SOON, database.store.source("orders")).await.expect("the lock was given up")
+    };
+    let (changed, taken_over) = tokio::join!(change(frozen.admin("orders")), others);
+    taken_over.unwrap();
+    assert!(changed.is_err(), "its transaction was ended: {changed:?}");
 }
 
 /// A transaction of the application may take as long as it likes.

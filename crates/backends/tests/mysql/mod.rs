@@ -5,6 +5,7 @@ mod dividing;
 mod failures;
 mod frozen;
 mod frozen_mapped;
+mod gone;
 mod keys;
 mod late;
 mod locks;

@@ -1,15 +1,12 @@
 //! A relay of a mapped table that is stopped while it settles keeps nobody waiting for long.
 
-use std::time::Duration;
-
 use semel_backends::mapped::Mapping;
 use semel_core::{Limit, Outcome, Settlement, Source};
 use semel_testkit::proxy::Proxy;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
+use super::frozen::{SOON, somebody_waits};
 use super::{connect, database};
-
-const SOON: Duration = Duration::from_secs(10);
 
 const TABLE: &str = "create table outbox (id bigserial primary key, aggregate_type text,
     aggregate_id text, event_type text, payload text, created_at timestamptz default now(),
@@ -35,14 +32,7 @@ async fn the_settlement_of_a_frozen_relay_is_ended() {
     let owner = "select epoch from semel.mapped where pipeline = 'orders' for update";
     sqlx::query(owner).fetch_one(&mut *lock).await.unwrap();
     let stuck = tokio::spawn(async move { source.settle(&[settlement]).await });
-    let waiting = "select count(*) from pg_stat_activity
-        where datname = current_database() and wait_event_type = 'Lock'";
-    let somebody_waits = async {
-        while database.number(waiting).await == 0 {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(SOON, somebody_waits).await.unwrap();
+    somebody_waits(&database).await;
     proxy.swallow_replies(true);
     lock.rollback().await.unwrap();
 

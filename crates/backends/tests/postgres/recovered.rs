@@ -5,9 +5,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use semel_backends::postgres::{PgPool, PostgresConfig, PostgresStore};
-use semel_core::{Limit, Outcome, Source};
+use semel_core::{Limit, Outcome, Settlement, Source, Timestamp};
 use semel_testkit::services::{Private, Service};
-use semel_testkit::workload::{delivered_numbers, events};
+use semel_testkit::workload::{delivered_numbers, events, retry};
 
 use super::Relay;
 use super::tail::PATIENCE;
@@ -71,6 +71,42 @@ async fn ids_are_used_again(server: &Private, crash: impl FnOnce(i32)) {
     assert_eq!(found, [4, 5, 6, 7]);
     relay.settle(&flight[2..], |_| Outcome::Delivered).await;
     let successor = again.source("orders").await.unwrap();
+    assert!(Relay { source: successor }.deliver_all(10).await.is_empty(), "all is settled");
+}
+
+/// What failed, and what was released behind it, is settled before anything was read again.
+#[tokio::test]
+async fn what_is_given_back_right_after_a_crash_is_handed_out_again() {
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let config = PostgresConfig::new(server.address()).unwrap();
+    let store = config.connect().await.unwrap();
+    store.migrate().await.unwrap();
+    let mut relay = Relay { source: store.source("orders").await.unwrap() };
+    write(&config, 0..5).await;
+    let flight = relay.take(10).await;
+    server.kill();
+    server.restart();
+    come_back(&config).await.close().await;
+
+    let settlements: Vec<Settlement> =
+        [Outcome::Delivered, retry(Timestamp::UNIX_EPOCH, 1), Outcome::Released, Outcome::Released]
+            .into_iter()
+            .zip(&flight)
+            .map(|(outcome, got)| Settlement { receipt: got.receipt, outcome })
+            .collect();
+    let began = Instant::now();
+    loop {
+        // First its connection is gone, and the engine repeats what it has to say.
+        match relay.source.settle(&settlements).await {
+            Ok(held) => break assert!(held.is_held()),
+            Err(failure) => assert!(began.elapsed() < PATIENCE, "{failure}"),
+        }
+    }
+    let again = relay.take(10).await;
+    assert_eq!(delivered_numbers(&again), [1, 2, 3], "the engine still has the last one");
+    relay.settle(&again, |_| Outcome::Delivered).await;
+    relay.settle(&flight[4..], |_| Outcome::Delivered).await;
+    let successor = store.source("orders").await.unwrap();
     assert!(Relay { source: successor }.deliver_all(10).await.is_empty(), "all is settled");
 }
 

@@ -40,6 +40,7 @@ macro_rules! admin_suite {
         $crate::stamp_suite! { admin, $probe,
             an_empty_outbox_has_nothing_to_show
             each_state_is_counted_and_shown
+            what_was_put_aside_is_counted_once
             the_oldest_waiting_event_has_its_age
             what_waits_for_something_else_is_not_the_oldest
             lanes_that_wait_are_counted

@@ -60,6 +60,24 @@ pub async fn each_state_is_counted_and_shown<P: AdminProbe>(probe: &Arc<P>) -> R
     Ok(())
 }
 
+/// What was put aside is counted once, before and after its relay is gone, although nothing was settled
+/// since.
+pub async fn what_was_put_aside_is_counted_once<P: AdminProbe>(probe: &Arc<P>) -> Ran {
+    probe.schedules()?;
+    let (mut drive, admin) = parking(probe).await?;
+    settle_one(&mut drive, &event("dead", 0), dead(true)).await;
+    let later = event("later", 0).available_at(time_in(&**probe, DAY));
+    probe.commit_all(&[event("dead", 1), later]).await;
+    drive.expect_nothing().await;
+    let stats = async || admin.stats().await.expect("stats");
+    let expected = [2, 0, 0, 0, 1, 0];
+    assert_eq!(stats().await.counts, expected, "in the order of {:?}", State::ALL);
+    let _successor = drive.reopen().await;
+    assert_eq!(stats().await.counts, expected, "after a crash");
+    assert_eq!(stats().await.oldest_pending, None, "all wait for something else");
+    Ok(())
+}
+
 /// Age of the oldest event that waits to be published; none when none waits.
 pub async fn the_oldest_waiting_event_has_its_age<P: AdminProbe>(probe: &Arc<P>) -> Ran {
     let mut old = event("a", 0);
