@@ -1,9 +1,10 @@
 # shellcheck shell=bash
-# The Debian package: the program, what it prints about itself, its unit and its user.
+# The Debian package: the program, what it prints about itself, its unit and its user; and the image.
 
 cargo_deb_version=3.8.0
 cargo_deb="$cache/cargo-deb-$cargo_deb_version/bin/cargo-deb"
 release="${CARGO_TARGET_DIR:-target}/dist"
+image=semel
 
 # OpenSSL is that of the system, which is kept safe without us, and makes the program smaller.
 build_release() {
@@ -22,4 +23,16 @@ print_pages() {
 make_package() {
   print_pages
   "$cargo_deb" --package semel-cli --profile dist --no-build --locked
+}
+
+# The first that is there and has its service.
+container_engine() {
+  local engine
+  for engine in docker podman; do
+    if "$engine" info >/dev/null 2>&1; then
+      say "$engine"
+      return
+    fi
+  done
+  return 1
 }

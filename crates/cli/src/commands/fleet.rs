@@ -31,6 +31,9 @@ pub(super) struct Fleet {
     waiting: BTreeMap<String, Ready>,
     /// Those that failed, until they are tried again.
     resting: JoinSet<String>,
+    /// The fingerprints of what the present configuration has, whether it runs or not. One that is
+    /// revived may be newer: it belongs here once it runs.
+    known: BTreeMap<String, u64>,
     failures: BTreeMap<String, Failures>,
     // Ends with the fleet: nobody waits for it.
     upkeep: JoinSet<()>,
@@ -76,6 +79,7 @@ impl Fleet {
             members: BTreeMap::new(),
             waiting: BTreeMap::new(),
             resting: JoinSet::new(),
+            known: BTreeMap::new(),
             failures: BTreeMap::new(),
             upkeep: JoinSet::new(),
             #[cfg(feature = "page")]
@@ -88,6 +92,12 @@ impl Fleet {
     #[cfg(feature = "page")]
     pub(super) fn new_views(&mut self) -> Option<impl Iterator<Item = &View>> {
         if self.starting.is_empty() { self.views.news() } else { None }
+    }
+
+    /// The same, news or not.
+    #[cfg(feature = "page")]
+    pub(super) fn views(&mut self) -> impl Iterator<Item = &View> {
+        self.views.all()
     }
 
     /// Whether it was tried to start every pipeline, and there is one that works.
@@ -110,6 +120,7 @@ impl Fleet {
         for pipeline in config.pipelines {
             #[cfg(feature = "page")]
             self.views.expect(&pipeline);
+            self.known.insert(pipeline.name.clone(), pipeline.fingerprint);
             self.begin(pipeline, config.retention);
         }
     }
@@ -249,6 +260,7 @@ impl Fleet {
     }
 
     /// Connects what is new or different, before anything is stopped; nothing, when it stops anyway.
+    /// One that could not be started so far is neither: it must not keep the others from changing.
     pub(super) async fn prepare(&mut self, path: &Path) -> Result<Option<Changes>, Problem> {
         if self.stopping || self.drain {
             return Ok(None);
@@ -256,19 +268,26 @@ impl Fleet {
         let config = Config::load(path)?;
         let mut changes = Changes {
             kept: Vec::new(),
+            again: Vec::new(),
+            retention: config.retention,
             ready: Vec::new(),
             #[cfg(feature = "page")]
             http: config.http,
         };
         for pipeline in config.pipelines {
-            let member = self.members.get(&pipeline.name);
-            let stays =
-                |member: &Member| member.fingerprint == pipeline.fingerprint && !member.leaving;
-            if member.is_some_and(stays) {
-                changes.kept.push(pipeline.name);
-            } else {
-                let (retention, pulse) = (config.retention, self.pulse.clone());
-                changes.ready.push(Ready::new(pipeline, retention, false, pulse).await?);
+            let fingerprint = pipeline.fingerprint;
+            match self.members.get(&pipeline.name) {
+                Some(member) if member.fingerprint == fingerprint && !member.leaving => {
+                    changes.kept.push(pipeline.name);
+                }
+                None if self.known.get(&pipeline.name) == Some(&fingerprint) => {
+                    changes.kept.push(pipeline.name.clone());
+                    changes.again.push(pipeline);
+                }
+                _ => {
+                    let (retention, pulse) = (config.retention, self.pulse.clone());
+                    changes.ready.push(Ready::new(pipeline, retention, false, pulse).await?);
+                }
             }
         }
         Ok(Some(changes))
@@ -279,8 +298,9 @@ impl Fleet {
     pub(super) fn apply(&mut self, changes: Changes) -> [usize; 3] {
         let (kept, started) = (changes.kept.len(), changes.ready.len());
         self.failures.retain(|name, _| changes.names().any(|known| known == name));
+        self.known.retain(|name, _| changes.names().any(|known| known == name));
         self.waiting.clear();
-        // Whatever was to be started is among what is ready.
+        // Whatever was to be started is among what is ready, or is tried again.
         (self.starting, self.resting) = (JoinSet::new(), JoinSet::new());
         let mut stopped = 0;
         for (name, member) in &mut self.members {
@@ -294,6 +314,9 @@ impl Fleet {
         let views = changes.ready.iter().map(|ready| ready.view.clone()).collect();
         #[cfg(feature = "page")]
         self.views.replace(&changes.kept, views);
+        for pipeline in changes.again {
+            self.begin(pipeline, changes.retention);
+        }
         for ready in changes.ready {
             if self.members.contains_key(&ready.name) {
                 self.waiting.insert(ready.name.clone(), ready);
@@ -309,6 +332,7 @@ impl Fleet {
         tracing::info!(pipeline = name, "relay started: {place}");
         let (stopper, stop) = Stop::new();
         let (drain, since) = (self.drain, Instant::now());
+        self.known.insert(name.clone(), fingerprint);
         let upkeep = upkeep.map(|upkeep| self.upkeep.spawn(upkeep));
         let member = Member { fingerprint, stopper, upkeep, since, leaving: false };
         self.members.insert(name.clone(), member);
@@ -330,6 +354,9 @@ async fn alone<T: Send + 'static>(
 /// What a new configuration keeps and brings.
 pub(super) struct Changes {
     kept: Vec<String>,
+    /// Of those that are kept, the ones that do not run so far.
+    again: Vec<Pipeline>,
+    retention: Option<Retention>,
     ready: Vec<Ready>,
     #[cfg(feature = "page")]
     pub(super) http: Option<Http>,

@@ -3,7 +3,6 @@
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
@@ -15,7 +14,6 @@ use semel_dashboard::{Dashboard, router};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 use tower_service::Service;
 
 use super::views::{View, not_yet};
@@ -45,7 +43,7 @@ struct Answers {
 }
 
 impl Page {
-    /// Takes the address, and counts from now on. That this process lives, and is not ready, is
+    /// Takes the address. That this process lives, and is not ready, is
     /// answered before it is known what there is to show.
     pub(super) async fn open(http: Http) -> Result<Self, Failure> {
         let mut page = Self::bind(http).await?;
@@ -60,10 +58,9 @@ impl Page {
         let metrics = counting::install()?;
         let address = listener.local_addr().unwrap_or(http.listen);
         tracing::info!("page, API, health and metrics on http://{address}/");
-        let mut serving = JoinSet::new();
-        serving.spawn(tidy(metrics.clone()));
         let (listener, current) = (Some(listener), watch::Sender::default());
-        Ok(Self { http, address, metrics, listener, current, watching: JoinSet::new(), serving })
+        let (watching, serving) = (JoinSet::new(), JoinSet::new());
+        Ok(Self { http, address, metrics, listener, current, watching, serving })
     }
 
     /// Goes over to another configuration of itself; when it cannot, it stays as it is.
@@ -113,7 +110,6 @@ impl Page {
     /// Takes back the address that it gave up, and shows there what it showed before.
     async fn open_again(&mut self) -> io::Result<()> {
         let listener = TcpListener::bind(self.address).await?;
-        self.serving.spawn(tidy(self.metrics.clone()));
         self.serving.spawn(serve(listener, self.current.subscribe()));
         Ok(())
     }
@@ -186,17 +182,29 @@ async fn answer(State(mut current): State<watch::Receiver<Answers>>, request: Re
     answer
 }
 
-/// What was measured long ago must not fill the memory.
-async fn tidy(metrics: PrometheusHandle) {
-    loop {
-        sleep(Duration::from_secs(5)).await;
-        metrics.run_upkeep();
-    }
-}
-
 async fn are_reached(views: Arc<[View]>) -> Result<(), Failure> {
     for view in views.iter() {
         view.is_reached().await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_dashboard::Access;
+
+    use super::*;
+    use crate::counting::is_tidied;
+
+    /// The relays go on measuring, whether or not somebody can look at it.
+    #[tokio::test]
+    async fn what_is_measured_is_kept_small_without_a_page() {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let http = Http { listen, access: Access::default() };
+        let mut page = Some(Page::open(http).await.unwrap());
+        assert!(is_tidied());
+        Page::renew(&mut page, None).await.unwrap();
+        tokio::task::yield_now().await;
+        assert!(page.is_none() && is_tidied());
+    }
 }

@@ -11,6 +11,8 @@ use super::fleet::{Fleet, News};
 use super::page::Page;
 use crate::args::RelayOptions;
 use crate::config::Config;
+#[cfg(feature = "page")]
+use crate::counting;
 use crate::exit::{Exit, Problem};
 use crate::logging::Logging;
 use crate::service_manager::ServiceManager;
@@ -23,6 +25,9 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
     let path = &options.config.path;
     let config = Config::load(path)?;
     let _logging = Logging::start()?;
+    // Before any pipeline starts: a page that comes with a reload shows those that run already.
+    #[cfg(feature = "page")]
+    counting::install().map_err(|failure| Problem::new(failure, "this process", EFFECT))?;
     #[cfg(feature = "page")]
     let (mut config, mut page) = (config, None);
     // Whoever drains may do so beside a relay that has the address already.
@@ -116,8 +121,11 @@ async fn reload(
         .await
         .map_err(|failure| Problem::new(failure, "[http]", EFFECT))?;
     let [kept, stopped, started] = fleet.apply(changes);
+    // At once, whatever is still being connected: who may not come in any more is shut out now.
     #[cfg(feature = "page")]
-    show(page, fleet);
+    if let Some(page) = page {
+        page.show(fleet.views());
+    }
     tracing::info!(kept, stopped, started, "the new configuration holds");
     Ok(())
 }

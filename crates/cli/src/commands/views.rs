@@ -30,6 +30,12 @@ impl Views {
         std::mem::take(&mut self.has_changed).then(|| self.all.values())
     }
 
+    /// All of them; the page shows them so from now on.
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &View> {
+        self.has_changed = false;
+        self.all.values()
+    }
+
     /// Shows a pipeline that is yet to be connected.
     pub(super) fn expect(&mut self, pipeline: &Pipeline) {
         self.insert(View::of(pipeline));
@@ -60,7 +66,9 @@ impl Views {
 
     /// Goes over to another configuration: these, and of those before what was kept.
     pub(super) fn replace(&mut self, kept: &[String], new: Vec<View>) {
-        std::mem::take(&mut self.down).iter().for_each(|name| tell_source(name, UNKNOWN));
+        let is_gone = |name: &String| !kept.contains(name);
+        self.down.iter().filter(|name| is_gone(name)).for_each(|name| tell_source(name, UNKNOWN));
+        self.down.retain(|name| !is_gone(name));
         self.all.retain(|name, _| kept.contains(name));
         new.into_iter().for_each(|view| self.insert(view));
         self.has_changed = true;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::excerpt::excerpt;
 use super::files::File;
-use super::record::{Asked, Kind, NAME, Record};
+use super::record::{Asked, Found, Kind, NAME, Record};
 use super::section::Section;
 use super::tree::{self, Mistake, Node, Origin, Table, Value};
 
@@ -126,6 +126,8 @@ impl<'a> Document<'a> {
             return self.empty_section(kind, kind).read(read);
         }
         let (table, node) = (self.table(kind)?, self.tree.get(kind)?);
+        // That it is there says something, even with nothing in it.
+        self.ask("", kind, Kind::Table, Some(Found::section(node.origin.clone())));
         Section::new(kind.to_owned(), kind, table, &node.origin, &self.notes).read(read)
     }
 
@@ -167,8 +169,12 @@ impl<'a> Document<'a> {
     }
 
     fn explore(&self, path: &str, key: &str, kind: Kind) {
+        self.ask(path, key, kind, None);
+    }
+
+    fn ask(&self, path: &str, key: &str, kind: Kind, found: Option<Found>) {
         let (path, key) = (path.to_owned(), key.to_owned());
-        self.notes.ask(Asked { path, key, kind, variant: None, required: false, found: None });
+        self.notes.ask(Asked { path, key, kind, variant: None, required: false, found });
     }
 
     fn empty_section<'s>(&'s self, path: &str, name: &'s str) -> Section<'s> {

@@ -35,6 +35,13 @@ pub(super) struct Found {
     pub(super) value: String,
 }
 
+impl Found {
+    /// A section, whatever is in it.
+    pub(super) const fn section(origin: Origin) -> Self {
+        Self { origin, variables: Vec::new(), file: None, value: String::new() }
+    }
+}
+
 /// What a key takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -79,7 +86,9 @@ impl Record {
         let mut hasher = DefaultHasher::new();
         for asked in &self.0 {
             let is_below = |section: &String| {
-                let rest = asked.path.strip_prefix(section.as_str());
+                // A section itself is a key of the whole.
+                let place = if asked.path.is_empty() { &asked.key } else { &asked.path };
+                let rest = place.strip_prefix(section.as_str());
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             };
             if let (Some(found), true) = (&asked.found, sections.iter().any(is_below)) {

@@ -1,7 +1,13 @@
 //! SIGHUP: another configuration, the same position.
 
 use std::fs;
+#[cfg(all(feature = "page", feature = "postgres"))]
+use std::net::TcpListener;
 
+#[cfg(feature = "page")]
+use super::start::{ask, bills};
+#[cfg(feature = "page")]
+use crate::page::relay::Relay;
 use crate::shop::{Shop, lines};
 
 #[test]
@@ -97,4 +103,89 @@ fn what_did_not_change_is_not_disturbed_and_what_is_gone_stops() {
     shop.insert_of_type("1", "One");
     shop.wait_until("one", || shop.read("events.ndjson").contains("One"));
     assert!(!shop.read("more.ndjson").contains("One"));
+}
+
+#[cfg(feature = "page")]
+#[test]
+fn a_page_that_comes_with_a_reload_tells_of_what_runs_already() {
+    let shop = Shop::new();
+    let plain = shop.read("semel.toml");
+    let relay = shop.relay();
+    shop.insert_of_type("1", "First");
+    shop.wait_until("it publishes", || shop.read("events.ndjson").contains("First"));
+    shop.write_config(&format!("{plain}[http]\nlisten = \"127.0.0.1:0\"\n"));
+    relay.signal("HUP");
+    shop.wait_until("kept", || shop.log().contains("kept=1 stopped=0 started=0"));
+    let told = || ask(&shop.page(), "/metrics").1;
+    let up = "semel_source_up{pipeline=\"orders\"} 1";
+    shop.wait_until("its source is up", || told().contains(up));
+    let published = "semel_events_published_total{pipeline=\"orders\"";
+    assert!(told().contains(published), "{}", told());
+}
+
+/// Whether events are deleted is up to the section, even with nothing in it.
+#[test]
+fn a_retention_that_comes_or_goes_changes_the_pipeline() {
+    let shop = Shop::new();
+    let plain = shop.read("semel.toml");
+    let relay = shop.relay();
+    shop.wait_until("started", || shop.log().contains("relay started"));
+    for (round, text) in [format!("{plain}[retention]\n"), plain].iter().enumerate() {
+        shop.write_config(text);
+        relay.signal("HUP");
+        let changed = "kept=0 stopped=1 started=1";
+        let times = |what: &str| shop.log().matches(what).count();
+        shop.wait_until("another", || times(changed) == round + 1);
+        shop.wait_until("the old one ended", || times("relay ended") == round + 1);
+    }
+}
+
+#[cfg(feature = "page")]
+const CALLER: &str = "[http.access.olga]\nrole = \"viewer\"\ntoken = \"the first of her tokens\"\n";
+
+/// The status that the caller of the first token is answered with.
+#[cfg(feature = "page")]
+fn status_of_caller(relay: &Relay) -> u16 {
+    relay.get("/api/overview", "authorization: Bearer the first of her tokens\r\n").0
+}
+
+#[cfg(feature = "page")]
+#[test]
+fn a_pipeline_that_cannot_start_holds_up_no_change_of_others() {
+    let shop = Shop::new();
+    let relay = Relay::start(&shop, "1MiB", &format!("{CALLER}{}", bills("sqlite://bills.db")));
+    shop.wait_until("it is tried again", || shop.log().contains("it stopped and is tried again"));
+    assert_eq!(status_of_caller(&relay), 200);
+    let first = shop.read("semel.toml");
+
+    // What is different and cannot be connected is refused as ever.
+    shop.write_config(&first.replace("bills.ndjson", "missing/bills.ndjson"));
+    relay.signal("HUP");
+    shop.wait_until("refused", || shop.log().contains("the new configuration is refused"));
+
+    shop.write_config(&first.replace("the first of", "the other of"));
+    relay.signal("HUP");
+    shop.wait_until("it holds", || shop.log().contains("kept=2 stopped=0 started=0"));
+    assert_eq!(status_of_caller(&relay), 401);
+    shop.expect(0, &["migrate", "up", "--database", "sqlite://bills.db"]);
+    let started = "relay started: ";
+    shop.wait_until("it starts once it can", || shop.log().matches(started).count() == 2);
+}
+
+/// Nobody has to wait for a database in order to shut somebody out.
+#[cfg(all(feature = "page", feature = "postgres"))]
+#[test]
+fn a_pipeline_that_is_being_started_goes_on_with_it_through_a_reload() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("postgres://me@{}/shop", silent.local_addr().unwrap());
+    let shop = Shop::new();
+    let relay = Relay::start(&shop, "1MiB", &format!("{CALLER}{}", bills(&url)));
+    shop.wait_until("the other one runs", || shop.log().contains("relay started"));
+    shop.write_config(&shop.read("semel.toml").replace("the first of", "the other of"));
+    relay.signal("HUP");
+    shop.wait_until("it holds", || shop.log().contains("kept=2 stopped=0 started=0"));
+    assert_eq!(status_of_caller(&relay), 401);
+    assert!(!shop.log().contains("tried again"), "{}", shop.log());
+    drop(silent);
+    shop.wait_until("it is tried", || shop.log().contains("it stopped and is tried again"));
 }

@@ -12,7 +12,7 @@ use crate::shop::{Running, Shop};
 const AWAY: &str = "postgres://me@127.0.0.1:1/shop";
 
 /// A second pipeline, `bills`, from another database.
-fn bills(url: &str) -> String {
+pub(super) fn bills(url: &str) -> String {
     format!(
         "[source.bills]\nurl = \"{url}\"\n[sink.bills]\ntype = \"file\"\npath = \"bills.ndjson\"\n\
          [pipeline.bills]\nfrom = \"bills\"\nto = \"bills\"\n"
@@ -27,7 +27,7 @@ fn shop_with_bills(url: &str) -> Shop {
 }
 
 /// Asks the page; gives status and answer, which must come within two seconds.
-fn ask(address: &str, path: &str) -> (u16, String) {
+pub(super) fn ask(address: &str, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");

@@ -18,12 +18,16 @@ pub(super) struct Converted {
 /// The same outbox, the same topics, the same broker.
 pub(super) fn convert(text: &str) -> Result<Converted, Failure> {
     let mut properties = Properties::read(text);
-    let (url, source) = source(&mut properties)?;
+    let router = router(&mut properties);
+    let (url, source) = source(&mut properties, &router)?;
     let sink = sink(&mut properties)?;
-    let topic = topic(&mut properties);
+    let topic = topic(&mut properties, &router);
     properties.ignore(&["quarkus.", "debezium.format.", "debezium.source.offset."]);
     for key in SETTLED {
         properties.take(key);
+    }
+    for key in SETTLED_OF_ROUTER {
+        properties.take(&format!("{router}{key}"));
     }
     let left = properties.left();
     let withheld = properties.withheld();
@@ -58,8 +62,6 @@ fn to_be_set(withheld: &[(String, String)]) -> String {
 /// What semel does anyway, or decides itself.
 const SETTLED: &[&str] = &[
     "debezium.transforms",
-    "debezium.transforms.outbox.type",
-    "debezium.transforms.outbox.table.expand.json.payload",
     "debezium.source.plugin.name",
     "debezium.source.slot.name",
     "debezium.source.publication.name",
@@ -73,8 +75,45 @@ const SETTLED: &[&str] = &[
     "debezium.source.schema.history.internal.file.filename",
 ];
 
+/// The same of the router.
+const SETTLED_OF_ROUTER: &[&str] = &["type", "table.expand.json.payload"];
+
+/// How the settings of the outbox router begin: its name is the user's own.
+fn router(properties: &mut Properties) -> String {
+    const USUAL: &str = "outbox";
+    let names = properties.take("debezium.transforms").unwrap_or_default();
+    let mut prefixes = names.split(',').map(|name| format!("debezium.transforms.{}.", name.trim()));
+    let is_router = |prefix: &String| {
+        let class = properties.get(&format!("{prefix}type")).unwrap_or_default();
+        class.rsplit('.').next() == Some("EventRouter")
+    };
+    prefixes.find(is_router).unwrap_or_else(|| format!("debezium.transforms.{USUAL}."))
+}
+
+/// Schema and name of the one table; several, or a pattern for them, name no outbox.
+fn table(properties: &mut Properties) -> Result<(String, String), Failure> {
+    const KEY: &str = "debezium.source.table.include.list";
+    let Some(included) = properties.take(KEY) else {
+        return Ok(("public".to_owned(), "outbox".to_owned()));
+    };
+    // A dot that stands for itself is often escaped, in the file once more.
+    let plain = included.replace("\\\\.", ".").replace("\\.", ".");
+    let is_name = |part: &str| {
+        !part.is_empty() && part.chars().all(|c| c.is_alphanumeric() || "_-$".contains(c))
+    };
+    let (schema, table) = plain.split_once('.').unwrap_or(("", &plain));
+    if is_name(table) && (schema.is_empty() || is_name(schema)) {
+        return Ok((schema.to_owned(), table.to_owned()));
+    }
+    let what = format!("{KEY} does not name one table: it is a list or a pattern");
+    Err(Failure::misconfigured("E-INIT-TABLE", what).with_fix(
+        "leave only the outbox in it, as SCHEMA.TABLE, and run this again; another outbox is another \
+         [source.NAME] and [pipeline.NAME]",
+    ))
+}
+
 /// The URL, and what else there is to say.
-fn source(properties: &mut Properties) -> Result<(String, String), Failure> {
+fn source(properties: &mut Properties, router: &str) -> Result<(String, String), Failure> {
     let class = properties.take("debezium.source.connector.class").unwrap_or_default();
     let (scheme, port) = match class.rsplit('.').next().unwrap_or_default() {
         "PostgresConnector" => ("postgres", "5432"),
@@ -96,15 +135,13 @@ fn source(properties: &mut Properties) -> Result<(String, String), Failure> {
     let included = said("database.include.list", "shop", "DATABASE_NAME");
     let database = said("database.dbname", &included, "DATABASE_NAME");
     let password = properties.secret("debezium.source.database.password", "DATABASE_PASSWORD");
-    let table = properties.take("debezium.source.table.include.list");
-    let table = table.unwrap_or_else(|| "public.outbox".to_owned());
-    let (schema, table) = table.rsplit_once('.').unwrap_or(("", &table));
+    let (schema, table) = table(properties)?;
     let url = format!("{scheme}://{user}:{password}@{host}:{port}/{database}");
     let mut text = format!("table = {table:?}\n");
     if !schema.is_empty() && scheme == "postgres" {
         text += &format!("schema = {schema:?}\n");
     }
-    let columns = columns(properties);
+    let columns = columns(properties, router);
     text += &match columns.is_empty() {
         true => "columns = \"debezium\"\n".to_owned(),
         false => format!("columns = {{ preset = \"debezium\"{columns} }}\n"),
@@ -113,8 +150,7 @@ fn source(properties: &mut Properties) -> Result<(String, String), Failure> {
 }
 
 /// Columns with names of their own.
-fn columns(properties: &mut Properties) -> String {
-    const ROUTER: &str = "debezium.transforms.outbox.";
+fn columns(properties: &mut Properties, router: &str) -> String {
     const COLUMNS: &[(&str, &str, &str)] = &[
         ("table.field.event.id", "id", "id"),
         ("table.field.event.key", "aggregate_id", "aggregateid"),
@@ -123,18 +159,33 @@ fn columns(properties: &mut Properties) -> String {
         ("table.field.event.timestamp", "created_at", ""),
         ("route.by.field", "aggregate_type", "aggregatetype"),
     ];
-    let mut text = String::new();
+    let (mut text, mut mapped) = (String::new(), Vec::new());
     for (property, key, usual) in COLUMNS {
-        let column = properties.take(&format!("{ROUTER}{property}"));
-        if let Some(column) = column.filter(|column| column != usual) {
+        let column = properties.take(&format!("{router}{property}"));
+        let column = column.unwrap_or_else(|| (*usual).to_owned());
+        if column != *usual {
             text += &format!(", {key} = {column:?}");
         }
+        mapped.push(column);
+    }
+    let placement = format!("{router}table.fields.additional.placement");
+    if properties.get(&placement).is_some_and(|value| are_headers_anyway(value, &mapped)) {
+        properties.take(&placement);
     }
     text
 }
 
-fn topic(properties: &mut Properties) -> String {
-    let replacement = properties.take("debezium.transforms.outbox.route.topic.replacement");
+/// Whatever is not mapped is a header with the name of its column; another name, or a place in the
+/// payload, is not to be had.
+fn are_headers_anyway(placement: &str, mapped: &[String]) -> bool {
+    placement.split(',').all(|one| {
+        let column = one.trim().strip_suffix(":header");
+        column.is_some_and(|column| !column.contains(':') && mapped.iter().all(|it| it != column))
+    })
+}
+
+fn topic(properties: &mut Properties, router: &str) -> String {
+    let replacement = properties.take(&format!("{router}route.topic.replacement"));
     match replacement {
         Some(topic) if topic.contains("${routedByValue}") => {
             format!("topic = {:?}\n", topic.replace("${routedByValue}", "{aggregate_type}"))
@@ -265,10 +316,61 @@ debezium.sink.kafka.producer.sasl.jaas.config=hunter2
     fn what_cannot_be_replaced_is_refused() {
         let oracle = SERVER.replace("PostgresConnector", "OracleConnector");
         let pulsar = SERVER.replace("type=kafka", "type=pulsar");
-        for (text, code) in [(oracle, "E-INIT-CONNECTOR"), (pulsar, "E-INIT-SINK")] {
+        let mut cases = vec![(oracle, "E-INIT-CONNECTOR"), (pulsar, "E-INIT-SINK")];
+        for tables in
+            ["sales.outbox,sales.orders", "sales\\.(.*)", "sales.out.*", "a.b.c", "sales."]
+        {
+            cases.push((SERVER.replace("sales.outbox_events", tables), "E-INIT-TABLE"));
+        }
+        for (text, code) in cases {
             let failure = convert(&text).err().unwrap();
-            assert_eq!(failure.code(), code);
+            assert_eq!(failure.code(), code, "{text}");
             assert!(failure.fix().is_some());
         }
+    }
+
+    #[test]
+    fn columns_that_are_headers_anyway_are_not_listed() {
+        let key = "debezium.transforms.outbox.table.fields.additional.placement";
+        let cases = [
+            ("region:header", false),
+            ("region:header, tenant:header", false),
+            ("region:header:place", true),
+            ("region:envelope", true),
+            ("type:header", true),
+            ("order_id:header", true),
+        ];
+        for (placement, is_listed) in cases {
+            let converted = convert(&format!("{SERVER}{key}={placement}\n")).ok().unwrap();
+            assert_eq!(converted.left.contains(&key.to_owned()), is_listed, "{placement}");
+        }
+    }
+
+    #[test]
+    fn a_dot_that_is_escaped_is_a_dot() {
+        for tables in ["sales\\.outbox_events", "sales\\\\.outbox_events"] {
+            let text = SERVER.replace("sales.outbox_events", tables);
+            let converted = convert(&text).ok().unwrap().configuration;
+            assert_eq!(converted, convert(SERVER).ok().unwrap().configuration);
+        }
+    }
+
+    #[test]
+    fn the_router_has_a_name_of_its_users_own() {
+        let named = SERVER.replace("transforms=outbox", "transforms=unwrap, events");
+        let named = named.replace("transforms.outbox.", "transforms.events.")
+            + "debezium.transforms.unwrap.type=io.debezium.transforms.ExtractNewRecordState\n";
+        let Converted { configuration, left, .. } = convert(&named).ok().unwrap();
+        let parsed: toml::Table = configuration.parse().unwrap();
+        let columns = &parsed["source"]["outbox"]["columns"];
+        assert_eq!(columns["aggregate_id"].as_str(), Some("order_id"));
+        let topic = parsed["pipeline"]["outbox"]["topic"].as_str();
+        assert_eq!(topic, Some("shop.{aggregate_type}"));
+        let expected = [
+            "debezium.sink.kafka.producer.sasl.jaas.config",
+            "debezium.source.snapshot.mode",
+            "debezium.transforms.unwrap.type",
+        ];
+        assert_eq!(left, expected);
     }
 }

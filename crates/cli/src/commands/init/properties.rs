@@ -37,6 +37,11 @@ impl Properties {
         self.all.get(key).filter(|value| !value.is_empty()).cloned()
     }
 
+    /// The value, for a look at it: that is no use.
+    pub(super) fn get(&self, key: &str) -> Option<&str> {
+        self.all.get(key).map(String::as_str)
+    }
+
     /// The value, or the variable for it if it is more than a name or a number.
     pub(super) fn name(&mut self, key: &str, default: &str, variable: &str) -> String {
         self.copy(key, default, variable, is_name)

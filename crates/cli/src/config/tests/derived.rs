@@ -89,6 +89,7 @@ fn another_fingerprint_is_another_configuration() {
         format!("{SMALLEST}topic = \"x\""),
         format!("{SMALLEST}[limits]\npayload = \"1MiB\""),
         format!("{SMALLEST}[retention]\nkeep = \"1d\""),
+        format!("{SMALLEST}[retention]\n"),
     ];
     for text in changed {
         assert_ne!(usual, print(&text), "{text}");
