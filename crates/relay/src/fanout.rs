@@ -1,12 +1,12 @@
 //! One pipeline to several sinks.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
-use semel_core::{EventId, Failure, Fault, Message, Published, Sink, Verdict};
+use semel_core::{EventId, Failure, Fault, Message, Publication, Published, Sink, Verdict};
 
 use crate::publish::send;
 use crate::verdict::stop_lanes_at_failures;
@@ -39,7 +39,7 @@ struct Branch {
     name: String,
     sink: Arc<dyn Sink>,
     /// What it has and another sink has not.
-    ahead: Mutex<HashSet<EventId>>,
+    ahead: Mutex<Ahead>,
 }
 
 /// What a branch says of each message of a batch, or of all of them.
@@ -114,9 +114,6 @@ impl fmt::Debug for Fanout {
 }
 
 impl Branch {
-    /// More than any relay has in flight; beyond it, a sink may get a message again.
-    const REMEMBERED: usize = 100_000;
-
     /// Publishes what the sink does not have yet.
     async fn publish(&self, batch: &[Message]) -> Answer {
         let (missing, is_there) = self.missing(batch);
@@ -147,8 +144,7 @@ impl Branch {
         if ahead.is_empty() {
             return (None, vec![false; batch.len()]);
         }
-        let is_there: Vec<_> =
-            batch.iter().map(|message| ahead.contains(&message.event.id)).collect();
+        let is_there: Vec<_> = batch.iter().map(|message| ahead.holds(message)).collect();
         let missing = batch.iter().zip(&is_there).filter(|(_, is_there)| !**is_there);
         (Some(missing.map(|(message, _)| message.clone()).collect()), is_there)
     }
@@ -161,9 +157,9 @@ impl Branch {
             let has_it = own.get(place) == Some(&Verdict::Confirmed);
             let all_have_it = verdicts.is_some_and(|all| all[place] == Verdict::Confirmed);
             if all_have_it {
-                ahead.remove(&message.event.id);
-            } else if has_it && ahead.len() < Self::REMEMBERED {
-                ahead.insert(message.event.id);
+                ahead.remove(message.event.id);
+            } else if has_it {
+                ahead.insert(message);
             }
         }
     }
@@ -174,6 +170,52 @@ impl Branch {
 
     fn blame(&self, failure: Failure) -> Failure {
         failure.at(&format!("sink {}", self.name))
+    }
+}
+
+/// Messages that a sink has, the latest of them.
+#[derive(Default)]
+struct Ahead {
+    /// As what each was published, and its turn. What an operator wants published again is another
+    /// message: another relay may have seen to the first one.
+    known: HashMap<EventId, (Publication, u64)>,
+    by_turn: BTreeMap<u64, EventId>,
+    turns: u64,
+}
+
+impl Ahead {
+    /// More than any relay has in flight; beyond it, a sink may get a message again.
+    const REMEMBERED: usize = 100_000;
+
+    fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    fn holds(&self, message: &Message) -> bool {
+        let known = self.known.get(&message.event.id);
+        known.is_some_and(|(publication, _)| *publication == message.publication)
+    }
+
+    /// Remembers a message, and forgets the oldest if there are too many.
+    fn insert(&mut self, message: &Message) {
+        if self.holds(message) {
+            return;
+        }
+        self.remove(message.event.id);
+        if self.known.len() >= Self::REMEMBERED
+            && let Some((_, oldest)) = self.by_turn.pop_first()
+        {
+            self.known.remove(&oldest);
+        }
+        self.turns += 1;
+        self.known.insert(message.event.id, (message.publication, self.turns));
+        self.by_turn.insert(self.turns, message.event.id);
+    }
+
+    fn remove(&mut self, event: EventId) {
+        if let Some((_, turn)) = self.known.remove(&event) {
+            self.by_turn.remove(&turn);
+        }
     }
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::future::try_join_all;
+use futures_util::TryStreamExt;
+use futures_util::stream::FuturesOrdered;
 use lapin::options::BasicPublishOptions;
 use lapin::tcp::OwnedTLSConfig;
 use lapin::{BasicProperties, Channel, Confirmation};
@@ -72,14 +73,16 @@ impl RabbitmqSink {
         channel: &Channel,
         wave: impl Iterator<Item = Result<Outgoing, Failure>>,
     ) -> Result<Vec<Result<(), Failure>>, Failure> {
-        let mut sending = Vec::new();
+        // Asks only whom it heard of; to join a few would ask all of them whenever one is answered.
+        let mut sending = FuturesOrdered::new();
         let addresses = wave.map(|outgoing| {
             let Outgoing { address, properties, body } = outgoing?;
-            sending.push(send_one(channel, address.clone(), properties, body));
+            sending.push_back(send_one(channel, address.clone(), properties, body));
             Ok(address)
         });
         let addresses: Vec<_> = addresses.collect();
-        let mut answers = Answers::from(try_join_all(sending).await.map_err(failure("publish"))?);
+        let answers: Vec<_> = sending.try_collect().await.map_err(failure("publish"))?;
+        let mut answers = Answers::from(answers);
         let mut judge = |address: Address| answers.next_for(&address);
         Ok(addresses.into_iter().map(|address| address.and_then(&mut judge)).collect())
     }

@@ -185,8 +185,8 @@ fn kafka(section: &mut Section<'_>) -> Option<ConnectSink> {
         Some(parsed) => checked(section, "compression", parsed),
         None => None,
     };
-    let (client, linger) = (section.optional("client_id"), section.duration("linger", WAITS));
-    let (patience, format) = (section.duration("timeout", WAITS), format(section));
+    let (client, linger) = (section.optional("client_id"), section.duration("linger", LINGERS));
+    let (patience, format) = (section.duration("timeout", TIMEOUTS), format(section));
     let sizes = ["batch_bytes", "max_message_bytes", "buffer_bytes"];
     let [batch, message, buffer] = sizes.map(|key| section.size(key, 1024..=1024 * 1024 * 1024));
     let once = exactly_once(section);
@@ -269,7 +269,7 @@ fn rabbitmq(section: &mut Section<'_>) -> Option<ConnectSink> {
         None => None,
     };
     let queue = section.table("declare_queue", declared_queue);
-    let (format, timeout) = (format(section), section.duration("timeout", WAITS));
+    let (format, timeout) = (format(section), section.duration("timeout", TIMEOUTS));
     let size = section.size("max_message_bytes", 1024..=1024 * 1024 * 1024);
     let mut config = checked(section, "url", RabbitmqConfig::new(url?.reveal()))?.format(format);
     if let Some((user, password)) = login {
@@ -325,7 +325,7 @@ fn nats(section: &mut Section<'_>) -> Option<ConnectSink> {
         }
         Some(NatsStream::new(name?, subjects?).replicas(replicas))
     });
-    let (format, timeout) = (format(section), section.duration("timeout", WAITS));
+    let (format, timeout) = (format(section), section.duration("timeout", TIMEOUTS));
     let mut config = checked(section, "url", NatsConfig::new(url?.reveal()))?.format(format);
     if let Some((user, password)) = login {
         config = config.credentials(user, password);
@@ -353,7 +353,7 @@ fn mqtt(section: &mut Section<'_>) -> Option<ConnectSink> {
     let login = login(section);
     let (ca, client) = (section.optional("ca_file"), section.optional("client_id"));
     let version = section.integer("version", 3..=5_u8);
-    let (format, timeout) = (format(section), section.duration("timeout", WAITS));
+    let (format, timeout) = (format(section), section.duration("timeout", TIMEOUTS));
     let (retain, strict) = (section.boolean("retain"), section.boolean("require_subscriber"));
     let window = section.integer("max_in_flight", 1..=u16::MAX - 1);
     let size = section.size("max_message_bytes", 1024..=256 * 1024 * 1024);
@@ -385,7 +385,7 @@ fn redis(section: &mut Section<'_>) -> Option<ConnectSink> {
     let (ca, prefix) = (section.optional("ca_file"), section.optional("key_prefix"));
     let length = section.integer("max_len", 1..=u64::MAX >> 1);
     let size = section.size("max_field_bytes", 1024..=1024 * 1024 * 1024);
-    let (format, timeout) = (format(section), section.duration("timeout", WAITS));
+    let (format, timeout) = (format(section), section.duration("timeout", TIMEOUTS));
     let mut config = checked(section, "url", RedisConfig::new(url?.reveal()))?.format(format);
     if let Some((user, password)) = login {
         config = config.credentials(user, password);
@@ -445,7 +445,7 @@ fn eventbridge(section: &mut Section<'_>) -> Option<ConnectSink> {
     let (source, aws) = (section.optional("source"), aws(section));
     let Aws { config, timeout, .. } = aws?;
     let sink = sink((config, source), |(config, source)| config.connect_eventbridge(source));
-    Some(sink.with_longest_call(timeout))
+    Some(sink.with_topics(super::topics::eventbridge).with_longest_call(timeout))
 }
 
 #[cfg(feature = "aws")]
@@ -462,7 +462,7 @@ fn aws(section: &mut Section<'_>) -> Option<Aws> {
     use semel_backends::aws::AwsConfig;
     let (region, endpoint) = (section.optional("region"), section.optional("endpoint_url"));
     let (id, key) = (section.optional("access_key_id"), section.secret("secret_access_key"));
-    let (token, timeout) = (section.secret("session_token"), section.duration("timeout", WAITS));
+    let (token, timeout) = (section.secret("session_token"), section.duration("timeout", TIMEOUTS));
     let format = section.choice("format", &Format::NAMES);
     let size = section.size("max_message_bytes", 1024..=1024 * 1024);
     let concurrency = section.integer("concurrency", 1..=1000_usize);
@@ -493,7 +493,7 @@ fn webhook(section: &mut Section<'_>) -> Option<ConnectSink> {
     // Two, so that receivers can change from one to the other.
     let secrets = ["secret", "next_secret"].map(|key| (key, section.secret(key)));
     let authorization = section.secret("authorization");
-    let (format, timeout) = (format(section), section.duration("timeout", WAITS));
+    let (format, timeout) = (format(section), section.duration("timeout", TIMEOUTS));
     let concurrency = section.integer("concurrency", 1..=1000_usize);
     let (allow, ca) = (section.list("allow").unwrap_or_default(), section.optional("ca_file"));
     let plain = section.boolean("plain_http").unwrap_or(false);
@@ -520,9 +520,14 @@ fn webhook(section: &mut Section<'_>) -> Option<ConnectSink> {
     Some(sink(config, WebhookConfig::connect).with_longest_call(longest_call))
 }
 
-/// How long a sink may wait for something.
+/// How long a sink may wait for answers. With less time than an answer takes, every call would fail.
 #[cfg(feature = "sinks")]
-const WAITS: std::ops::RangeInclusive<std::time::Duration> =
+const TIMEOUTS: std::ops::RangeInclusive<std::time::Duration> =
+    std::time::Duration::from_millis(100)..=std::time::Duration::from_secs(300);
+
+/// How long a message may wait for others.
+#[cfg(feature = "kafka")]
+const LINGERS: std::ops::RangeInclusive<std::time::Duration> =
     std::time::Duration::ZERO..=std::time::Duration::from_secs(300);
 
 #[cfg(feature = "sinks")]

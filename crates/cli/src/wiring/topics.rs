@@ -82,6 +82,20 @@ pub(super) fn sns_without_prefix(template: &str) -> Option<&'static str> {
     sns(template)
 }
 
+/// The name of a bus, or its ARN.
+#[cfg(feature = "aws")]
+pub(super) fn eventbridge(template: &str) -> Option<&'static str> {
+    let bus = sample(template);
+    let may_be_arn =
+        template.starts_with("arn:") || (begins_with_header(template) && bus.contains(':'));
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
+    let is_name = (1..=256).contains(&bus.len()) && bus.bytes().all(legal);
+    (!may_be_arn && !is_name).then_some(
+        "a bus is named by at most 256 letters, digits, /, ., - and _, or by its ARN; set topic, such \
+         as \"{aggregate_type}-events\"",
+    )
+}
+
 /// Whether an ARN, or the beginning of one, is of another region than this one.
 #[cfg(feature = "aws")]
 pub(super) fn is_of_another_region(arn: &str, region: &str) -> bool {
@@ -197,6 +211,20 @@ mod tests {
                 sns_without_prefix,
                 &["arn:aws:sns:eu-central-1:1:orders", "{header.arn}", "{header.arn}:orders"],
                 &["orders", "{aggregate_type}-events", "{aggregate_type}.events", "{header.a}.b"],
+            ),
+            (
+                "eventbridge",
+                eventbridge,
+                &[
+                    "default",
+                    "{aggregate_type}.events",
+                    "aws.partner/shop/{id}",
+                    "arn:aws:events:eu-central-1:1:event-bus/{aggregate_type}",
+                    "{header.arn}",
+                    "{header.arn}:event-bus/a",
+                    &long(256),
+                ],
+                &["", "my bus", "{aggregate_type}:events", "a:b", "{id}#", "größe", &long(257)],
             ),
         ]);
     }

@@ -166,6 +166,13 @@ const BROKERS: &[(In, &str, &str)] = if cfg!(feature = "full") { &[
     (Sink, "type = 'kafka'\nbrokers = 'b:9092'\ndelivery = 'once'", "there is at_least_once, exactly_once"),
     (Sink, "type = 'kafka'\nbrokers = 'b:9092'\nsasl = { mechanism = 'plain' }", "needs the key \"user\""),
     (Sink, "type = 'kafka'\nbrokers = 'b:9092'\nlinger = '1h'", "must be from 0s to 5m"),
+    (Sink, "type = 'kafka'\nbrokers = 'b:9092'\ntimeout = '0s'", "must be from 100ms to 5m"),
+    (Sink, "type = 'rabbitmq'\nurl = 'amqp://b'\ntimeout = '0s'", "must be from 100ms to 5m"),
+    (Sink, "type = 'nats'\nurl = 'nats://b'\ntimeout = '0s'", "must be from 100ms to 5m"),
+    (Sink, "type = 'mqtt'\nurl = 'mqtt://b'\ntimeout = '0s'", "must be from 100ms to 5m"),
+    (Sink, "type = 'redis'\nurl = 'redis://b'\ntimeout = '0s'", "must be from 100ms to 5m"),
+    (Sink, "type = 'eventbridge'\ntimeout = '0s'", "must be from 100ms to 5m"),
+    (Sink, "type = 'webhook'\nurl = 'https://b'\ntimeout = '0s'", "must be from 100ms to 5m"),
     (Sink, "type = 'rabbitmq'", "needs the key \"url\", or \"url_file\""),
     (Sink, "type = 'rabbitmq'\nurl = 'http://b'", "write amqp://user:password@host:5672/vhost"),
     (Sink, "type = 'rabbitmq'\nurl = 'amqp://b'\ndeclare_exchange = 'topik'", "write topic, direct or fanout"),
@@ -219,6 +226,7 @@ const BROKERS: &[(In, &str, &str)] = if cfg!(feature = "full") { &[
     (Topic, "type = 'sqs'\ntopic = 'shop/orders'", "set topic, such as \"{aggregate_type}-events\""),
     (Sink, "type = 'sns'\narn_prefix = 'arn:aws:sns:eu-central-1:123456789012:'", "set topic, such as \"{aggregate_type}-events\""),
     (Sink, "type = 'sns'", "it is no ARN; set topic to a whole one, or arn_prefix = \"arn:aws:sns:REGION:ACCOUNT:\""),
+    (Topic, "type = 'eventbridge'\ntopic = 'shop:{event_type}'", "a bus is named by at most 256 letters"),
     (Topic, "type = 'sns'\ntopic = 'orders'", "it is no ARN; set topic to a whole one, or arn_prefix = \"arn:aws:sns:REGION:ACCOUNT:\""),
 ] } else { &[] };
 

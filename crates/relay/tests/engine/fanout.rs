@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use semel_core::admin::{AdminStore, Filter};
-use semel_core::{Failure, Fault, Published, Sink, Verdict};
+use semel_core::{Event, Failure, Fault, Message, Publication, Published, Sink, Verdict};
 use semel_relay::{Fanout, Relay, Stop};
 
 use crate::scripted::{Bench, Scripted, name};
@@ -74,6 +74,38 @@ async fn what_one_refuses_is_a_dead_letter_that_names_it() {
     assert_eq!((report.published, report.dead), (0, 1));
     let view = &bench.database.list(&Filter::default(), None, 9).await.unwrap().events[0];
     assert_eq!(view.error.as_deref(), Some("sink other: too large"));
+}
+
+/// While this relay was frozen another one has published it to both, and nobody told this one.
+#[tokio::test]
+async fn what_is_published_again_reaches_every_sink() {
+    let one = Scripted::confirming();
+    let other = down_for(1, Failure::unavailable("E-TEST", "down"));
+    let both = Fanout::new().with("one", one.clone()).with("other", other.clone());
+    let event = message("a:1");
+    let as_what = |publication| Message { publication, ..event.clone() };
+    assert!(!both.publish(&[as_what(Publication::First)]).await.all_confirmed());
+    assert!(both.publish(&[as_what(Publication::Again)]).await.all_confirmed());
+    assert_eq!(one.sent(), ["a:1", "a:1"]);
+    assert_eq!(other.sent(), ["a:1", "a:1"]);
+}
+
+/// Letters that were discarded are never confirmed by all.
+#[tokio::test]
+async fn the_oldest_is_forgotten_first() {
+    let one = Scripted::confirming();
+    let other = down_for(1, Failure::unavailable("E-TEST", "down"));
+    let both = Fanout::new().with("one", one.clone()).with("other", other);
+    let batch: Vec<_> = (0..=100_000).map(|number| message(&format!("a:{number}"))).collect();
+    assert!(!both.publish(&batch).await.all_confirmed());
+    let [oldest, .., latest] = &batch[..] else { panic!("there are many") };
+    assert!(both.publish(&[oldest.clone(), latest.clone()]).await.all_confirmed());
+    assert_eq!(one.calls()[1..], [["a:0"]]);
+}
+
+fn message(name: &str) -> Message {
+    let event = Event::new("order", "a", "Changed").with_bytes("text/plain", name.to_owned());
+    Message::first("t", event)
 }
 
 #[tokio::test(start_paused = true)]
