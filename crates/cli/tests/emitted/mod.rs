@@ -106,10 +106,15 @@ fn told_by_a_carrier(runtime: &tokio::runtime::Runtime) -> Told {
             store.prepare_messages().await.unwrap();
             let carrying = store.carry_messages("orders").await.unwrap();
             carrying.caught_up().await.unwrap();
+            let deadline = Instant::now() + PATIENCE;
+            // Where there is nothing to carry, it has caught up before it says so.
+            while !recorder.handle().render().contains(telemetry::MESSAGES_CARRIED.name) {
+                assert!(Instant::now() < deadline, "whoever carries says nothing");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
             drop(carrying);
             let drop_slot = "select pg_drop_replication_slot(slot_name) from pg_replication_slots
                 where database = current_database()";
-            let deadline = Instant::now() + PATIENCE;
             while let Err(error) = sqlx::raw_sql(drop_slot).execute(store.pool()).await {
                 assert!(Instant::now() < deadline, "{error}");
                 tokio::time::sleep(Duration::from_millis(50)).await;
