@@ -42,6 +42,12 @@ impl Lanes {
         self.next[place]
     }
 
+    /// The place of a message and those of all that follow in its lane.
+    #[cfg(feature = "mqtt")]
+    pub(crate) fn from(&self, place: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(place), |place| self.next[*place])
+    }
+
     /// Notes what became of a message, and says which one may be sent now. A lane that failed stops
     /// here.
     pub(crate) fn settle(&mut self, place: usize, result: Result<(), Failure>) -> Option<usize> {

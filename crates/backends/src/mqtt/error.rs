@@ -24,12 +24,20 @@ use semel_core::{Failure, Fault};
 
 use super::config::MqttVersion;
 
+const NO_SUBSCRIBER: u8 = 0x10;
+
+/// Whether an acknowledgement says that the broker has the message.
+pub(super) fn is_taken(reason: u8, require_subscriber: bool) -> bool {
+    reason == 0 || reason == NO_SUBSCRIBER && !require_subscriber
+}
+
 /// What an acknowledgement says about a message.
 pub(super) fn judge(reason: u8, topic: &str, require_subscriber: bool) -> Result<(), Failure> {
+    if is_taken(reason, require_subscriber) {
+        return Ok(());
+    }
     let (fault, code, why, fix) = match reason {
-        0 => return Ok(()),
-        0x10 if !require_subscriber => return Ok(()),
-        0x10 => (
+        NO_SUBSCRIBER => (
             Fault::Transient,
             "E-MQTT-NO-SUBSCRIBER",
             "nobody subscribes to it",

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use std::vec;
 
 use semel_core::Failure;
 use tokio::sync::{mpsc, oneshot};
@@ -15,7 +16,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 use tokio_rustls::TlsConnector;
 
 use super::config::MqttConfig;
-use super::error::{declined, down, ended_by_broker, lacking, lost};
+use super::error::{declined, down, ended_by_broker, is_taken, lacking, lost};
 use super::packet::{Incoming, Publish, Terms, write_connect, write_goodbye, write_ping};
 use super::wire::Wire;
 
@@ -28,14 +29,24 @@ pub(super) struct Link {
     task: JoinHandle<()>,
 }
 
-#[expect(clippy::large_enum_variant, reason = "nearly all of them are the large one")]
 enum Job {
-    Publish(Publish, oneshot::Sender<u8>),
+    Publish(Run),
     Ping(oneshot::Sender<()>),
 }
 
-/// What the broker will answer, or never will.
-pub(super) struct Answer<T>(oneshot::Receiver<T>);
+/// Messages of one lane: each is sent when the broker has taken the one before. That is done where
+/// the answer comes in, because with few lanes a detour costs more than the message.
+pub(super) struct Run {
+    /// With their places in the batch.
+    pub(super) messages: vec::IntoIter<(usize, Publish)>,
+    pub(super) answers: mpsc::UnboundedSender<Answer>,
+}
+
+/// What the broker says to a message.
+pub(super) struct Answer {
+    pub(super) place: usize,
+    pub(super) reason: u8,
+}
 
 impl Link {
     pub(super) async fn open(
@@ -53,6 +64,7 @@ impl Link {
             wire,
             jobs: waiting,
             window: usize::from(window.max(1)),
+            require_subscriber: config.require_subscriber,
             under_way: HashMap::new(),
             last_number: 0,
             pings: Vec::new(),
@@ -69,29 +81,28 @@ impl Link {
         !self.jobs.is_closed()
     }
 
-    /// Sends a message after those that were sent before.
-    pub(super) fn publish(&self, publish: Publish) -> Answer<u8> {
-        self.send(|answer| Job::Publish(publish, answer))
+    /// Sends a lane, beside those that are under way. Its answers end when one is a refusal, or with
+    /// the connection.
+    pub(super) fn publish(&self, run: Run) {
+        self.send(Job::Publish(run));
     }
 
     /// Asks whether the broker is there.
     pub(super) async fn ping(&self) -> Result<(), Failure> {
-        self.answer(self.send(Job::Ping)).await
-    }
-
-    /// Waits for an answer, or for the end of the connection.
-    pub(super) async fn answer<T>(&self, answer: Answer<T>) -> Result<T, Failure> {
-        answer.0.await.map_err(|_| match self.end.get() {
-            Some(failure) => failure.clone(),
-            None => down("the connection was given up"),
-        })
-    }
-
-    fn send<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> Answer<T> {
         let (answer, answered) = oneshot::channel();
-        // At the end of the connection the job is dropped, and with it the answer.
-        let _ = self.jobs.send(job(answer));
-        Answer(answered)
+        self.send(Job::Ping(answer));
+        answered.await.map_err(|_| self.end())
+    }
+
+    /// Why there are no more answers.
+    pub(super) fn end(&self) -> Failure {
+        let given_up = || down("the connection was given up");
+        self.end.get().cloned().unwrap_or_else(given_up)
+    }
+
+    /// At the end of the connection the job is dropped, and with it whoever would answer.
+    fn send(&self, job: Job) {
+        let _ = self.jobs.send(job);
     }
 
     /// Closes the connection now, whatever is under way.
@@ -136,7 +147,9 @@ struct Exchange {
     wire: Wire,
     jobs: mpsc::UnboundedReceiver<Job>,
     window: usize,
-    under_way: HashMap<u16, oneshot::Sender<u8>>,
+    require_subscriber: bool,
+    /// What is behind each message of which nothing was heard.
+    under_way: HashMap<u16, (usize, Run)>,
     last_number: u16,
     pings: Vec<oneshot::Sender<()>>,
     is_pinged: bool,
@@ -191,13 +204,20 @@ impl Exchange {
                 self.pings.push(answer);
                 self.ping();
             }
-            // Nobody waits for it any more: it is not sent after what is sent meanwhile.
-            Job::Publish(_, answer) if answer.is_closed() => {}
-            Job::Publish(publish, answer) => {
-                let number = self.free_number();
-                publish.write(number, &mut self.wire.output)?;
-                self.under_way.insert(number, answer);
-            }
+            Job::Publish(run) => self.go_on(run)?,
+        }
+        Ok(())
+    }
+
+    /// Sends the next of a lane, unless nobody waits for it any more: it would come after what is
+    /// sent meanwhile.
+    fn go_on(&mut self, mut run: Run) -> io::Result<()> {
+        if !run.answers.is_closed()
+            && let Some((place, publish)) = run.messages.next()
+        {
+            let number = self.free_number();
+            publish.write(number, &mut self.wire.output)?;
+            self.under_way.insert(number, (place, run));
         }
         Ok(())
     }
@@ -223,8 +243,11 @@ impl Exchange {
         while let Some(packet) = next {
             match packet {
                 Incoming::Acknowledged { number, reason } => {
-                    if let Some(answer) = self.under_way.remove(&number) {
-                        let _ = answer.send(reason);
+                    if let Some((place, run)) = self.under_way.remove(&number) {
+                        let _ = run.answers.send(Answer { place, reason });
+                        if is_taken(reason, self.require_subscriber) {
+                            self.go_on(run)?;
+                        }
                     }
                 }
                 Incoming::Pong => {

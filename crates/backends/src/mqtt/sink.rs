@@ -1,20 +1,19 @@
 //! [`Sink`] for MQTT.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use semel_core::{EventId, Failure, Fault, Message, Published, Sink};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::config::MqttConfig;
 use super::error::{judge, timed_out};
-use super::link::Link;
+use super::link::{Answer, Link, Run};
 use super::message::encode;
 use super::wire::encryption;
 use crate::lanes::Lanes;
@@ -66,30 +65,40 @@ impl MqttSink {
 
     /// Sends all lanes side by side. Where it ends, on an error or because it is dropped, `lanes`
     /// knows.
-    async fn send(&self, link: &Link, batch: &[Message], lanes: &mut Lanes) {
-        let send = |place: usize| self.send_one(link, place, &batch[place]);
-        let mut sent: FuturesUnordered<_> = lanes.first().iter().copied().map(send).collect();
-        while let Some((place, result)) = sent.next().await {
-            sent.extend(lanes.settle(place, result).map(send));
+    ///
+    /// # Errors
+    /// The end of the connection.
+    async fn send(&self, link: &Link, batch: &[Message], lanes: &mut Lanes) -> Result<(), Failure> {
+        let (answers, mut answered) = mpsc::unbounded_channel();
+        // What MQTT cannot carry is refused when its turn comes.
+        let mut unfit = HashMap::new();
+        for first in lanes.first().to_vec() {
+            let mut messages = Vec::new();
+            for place in lanes.from(first) {
+                match encode(&batch[place], &self.config, link.largest) {
+                    Ok(publish) => messages.push((place, publish)),
+                    Err(failure) => {
+                        unfit.insert(place, failure);
+                        break;
+                    }
+                }
+            }
+            if let Some(failure) = unfit.remove(&first) {
+                lanes.settle(first, Err(failure));
+            }
+            link.publish(Run { messages: messages.into_iter(), answers: answers.clone() });
         }
-    }
-
-    /// Sends a message at once, whether or not its answer is waited for.
-    fn send_one(
-        &self,
-        link: &Link,
-        place: usize,
-        message: &Message,
-    ) -> impl Future<Output = (usize, Result<(), Failure>)> {
-        let encoded = encode(message, &self.config, link.largest);
-        let sent = encoded.map(|publish| link.publish(publish));
-        async move {
-            let answer = async {
-                let reason = link.answer(sent?).await?;
-                judge(reason, message.topic.as_str(), self.config.require_subscriber)
-            };
-            (place, answer.await)
+        drop(answers);
+        while let Some(Answer { place, reason }) = answered.recv().await {
+            let topic = batch[place].topic.as_str();
+            let verdict = judge(reason, topic, self.config.require_subscriber);
+            if let Some(next) = lanes.settle(place, verdict)
+                && let Some(failure) = unfit.remove(&next)
+            {
+                lanes.settle(next, Err(failure));
+            }
         }
+        if link.is_open() { Ok(()) } else { Err(link.end()) }
     }
 }
 
@@ -107,7 +116,8 @@ impl Sink for MqttSink {
             Err(failure) => return Published::None(failure),
         };
         match timeout_at(deadline, self.send(&link, batch, &mut lanes)).await {
-            Ok(()) => lanes.finish(),
+            Ok(Ok(())) => lanes.finish(),
+            Ok(Err(failure)) => lanes.give_up(&failure),
             Err(_) => {
                 link.close();
                 lanes.give_up(&timed_out(limit))

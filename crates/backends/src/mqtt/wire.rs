@@ -12,6 +12,7 @@ use semel_core::Failure;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::config::{MqttConfig, MqttVersion};
 use super::error::{lost, tls};
@@ -25,8 +26,21 @@ pub(super) struct Wire {
     pub(super) output: BytesMut,
 }
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
+    fn socket(&self) -> &TcpStream;
+}
+
+impl Stream for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Stream for TlsStream<TcpStream> {
+    fn socket(&self) -> &TcpStream {
+        self.get_ref().0
+    }
+}
 
 impl Wire {
     pub(super) async fn open(
@@ -51,11 +65,11 @@ impl Wire {
 
     /// Writes what is in `output`.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
-        if !self.output.is_empty() {
-            self.stream.write_all_buf(&mut self.output).await?;
-            self.stream.flush().await?;
+        if self.output.is_empty() {
+            return confirm(self.stream.socket());
         }
-        Ok(())
+        self.stream.write_all_buf(&mut self.output).await?;
+        self.stream.flush().await
     }
 
     /// The next packet. Nothing is lost when it is dropped.
@@ -74,6 +88,17 @@ impl Wire {
     pub(super) fn next_received(&mut self) -> io::Result<Option<Incoming>> {
         packet::read(self.version, &mut self.input)
     }
+}
+
+/// A broker with Nagle's algorithm holds its next answers until it knows that the last ones have
+/// arrived. What is written tells it; when there is nothing to write, the operating system would
+/// tell it 40 ms later.
+fn confirm(socket: &TcpStream) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    socket.set_quickack(true)?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = socket;
+    Ok(())
 }
 
 /// How to encrypt, if the URL asks for it.
