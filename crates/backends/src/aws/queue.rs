@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::wire::Epitaph;
-use semel_core::{Failure, Message};
+use semel_core::{Failure, Fault, Message};
 use tokio::time::sleep;
 
 use super::SYSTEM;
@@ -59,8 +59,15 @@ impl Queue {
         let Hold { sqs, name, .. } = &self.hold;
         let origin = format!("{name}@{}", incoming.id);
         let epitaph = Epitaph { failure: why, attempts, consumer: name, origin: &origin };
-        let letter = incoming.letter(&self.dead_url, Some(&epitaph), &incoming.id)?;
-        sqs.send_one("send a dead letter", letter).await?;
+        let send = async |epitaph| {
+            let letter = incoming.letter(&self.dead_url, epitaph, &incoming.id)?;
+            sqs.send_one("send a dead letter", letter).await
+        };
+        match send(Some(&epitaph)).await {
+            // One that is as large as any may be has no room for what is said of it.
+            Err(failure) if failure.fault() == Fault::Refused => send(None).await?,
+            sent => sent?,
+        }
         self.hold.delete(std::slice::from_ref(&incoming.id)).await
     }
 }

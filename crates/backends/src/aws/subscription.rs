@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
-use semel_core::{Batch, Failure, Guarantees, Holding, Limit, Outcome, Settlement, Source};
+use semel_core::{
+    Batch, Failure, Guarantees, Holding, Limit, Outcome, Receipt, Settlement, Source,
+};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -129,16 +131,24 @@ impl SqsSubscription {
                 match outcome {
                     Outcome::Delivered => done.push(kept.place.id.clone()),
                     Outcome::Dead { attempts, failure, .. } => {
-                        dead.push((kept.place.clone(), *attempts, failure));
+                        dead.push((*receipt, kept.place.clone(), *attempts, failure));
                     }
                     Outcome::Retry { .. } | Outcome::Released => {}
                 }
             }
         });
-        for (incoming, attempts, failure) in &dead {
+        for (receipt, incoming, attempts, failure) in &dead {
             self.queue.bury(incoming, failure, *attempts).await?;
+            // What is buried is not buried again when the rest takes too long.
+            self.forget(*receipt);
         }
         self.queue.hold.delete(&done).await
+    }
+
+    fn forget(&self, receipt: Receipt) {
+        if let Some(kept) = self.queue.intake.with(|window| window.settle(receipt)) {
+            self.queue.hold.forget(&kept.place.id);
+        }
     }
 }
 
@@ -160,15 +170,12 @@ impl Source for SqsSubscription {
     async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
         let recorded = timeout(self.limit, self.record(settlements)).await;
         recorded.unwrap_or_else(|_| Err(timed_out(self.limit)))?;
-        self.queue.intake.with(|window| {
-            for Settlement { receipt, outcome } in settlements {
-                if !outcome.is_final() {
-                    window.release(*receipt);
-                } else if let Some(kept) = window.settle(*receipt) {
-                    self.queue.hold.forget(&kept.place.id);
-                }
+        for Settlement { receipt, outcome } in settlements {
+            match outcome.is_final() {
+                true => self.forget(*receipt),
+                false => self.queue.intake.with(|window| window.release(*receipt)),
             }
-        });
+        }
         Ok(Holding::Held)
     }
 

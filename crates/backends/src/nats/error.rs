@@ -70,6 +70,11 @@ pub(super) fn publishing(subject: &str, error: PublishError) -> Failure {
     if verdict == IN_DOUBT { failure.with_retry_after(IN_DOUBT_FOR) } else { failure }
 }
 
+/// Whether a message was larger than the server or the stream takes.
+pub(super) fn is_too_large(failure: &Failure) -> bool {
+    failure.code() == TOO_LARGE.1
+}
+
 /// Whether an acknowledgement says that the message is stored. On a stream with replicas the leader
 /// may know the id of a message that was turned down, or is not stored yet: some versions acknowledge
 /// it all the same, as a repetition of what has no sequence; later ones have an error for it.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use async_nats::datetime::DateTime;
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::message::Message as Incoming;
@@ -14,7 +15,7 @@ use semel_core::wire::{Binding, Epitaph};
 use semel_core::{Failure, Message};
 use tokio::time::sleep;
 
-use super::error::{acknowledging, down, missing, publishing, stored};
+use super::error::{acknowledging, down, is_too_large, missing, publishing, stored};
 use super::link::Link;
 use super::message::{event_of, own_headers};
 use crate::intake::Intake;
@@ -32,24 +33,28 @@ pub(super) struct Puller {
 
 /// What was settled lately. The server may have given it out again just before it was told.
 #[derive(Default)]
-pub(super) struct Settled(VecDeque<u64>);
+pub(super) struct Settled(VecDeque<Number>);
 
 impl Settled {
     const MOST: usize = 4_096;
 
-    fn add(&mut self, sequence: u64) {
+    fn add(&mut self, number: Number) {
         if self.0.len() == Self::MOST {
             self.0.pop_front();
         }
-        self.0.push_back(sequence);
+        self.0.push_back(number);
     }
 }
+
+/// A stream that was made again, or has lost its end, gives numbers again: only with the time at
+/// which it was published is a message the same.
+type Number = (u64, DateTime);
 
 /// What the server recognises a message by, and the message as it was on the wire.
 #[derive(Clone)]
 pub(super) struct Place {
     reply: Subject,
-    sequence: u64,
+    number: Number,
     subject: Subject,
     headers: HeaderMap,
     body: Bytes,
@@ -62,15 +67,15 @@ impl Puller {
 
     /// Remembers that a message is settled.
     pub(super) fn settle(&self, place: &Place) {
-        self.settled.lock().unwrap_or_else(PoisonError::into_inner).add(place.sequence);
+        self.settled.lock().unwrap_or_else(PoisonError::into_inner).add(place.number);
     }
 
-    fn has_in_hand(&self, sequence: u64) -> bool {
-        self.intake.with(|window| window.places().any(|place| place.sequence == sequence))
+    fn has_in_hand(&self, number: Number) -> bool {
+        self.intake.with(|window| window.places().any(|place| place.number == number))
     }
 
-    fn settled_lately(&self, sequence: u64) -> bool {
-        self.settled.lock().unwrap_or_else(PoisonError::into_inner).0.contains(&sequence)
+    fn settled_lately(&self, number: Number) -> bool {
+        self.settled.lock().unwrap_or_else(PoisonError::into_inner).0.contains(&number)
     }
 
     /// Tells the server what became of a message, and waits until it knows.
@@ -87,43 +92,54 @@ impl Puller {
         failure: &Failure,
         attempts: u32,
     ) -> Result<(), Failure> {
-        let at = format!("{}@{}", self.stream, place.sequence);
-        let origin = format!("{}/{}@{}", self.stream, place.subject, place.sequence);
+        let (sequence, published) = place.number;
+        let origin = format!("{}/{}@{sequence}", self.stream, place.subject);
         let epitaph = Epitaph { failure, attempts, consumer: &self.name, origin: &origin };
+        let published = published.unix_timestamp_nanos();
+        let id = format!("{}-{}@{sequence}-{published}", self.name, self.stream);
         let mut headers = own_headers(&place.headers);
+        headers.insert(NATS_MESSAGE_ID, id);
+        let bare = headers.clone();
         epitaph.headers(Binding::Nats, &mut |name, value| {
             // All that would not fit is escaped.
             if let Ok(value) = value.parse::<HeaderValue>() {
                 headers.insert(HeaderName::from_static(name), value);
             }
         });
-        headers.insert(NATS_MESSAGE_ID, format!("{}-{at}", self.name));
-        let unsent = |error| publishing(&self.dead, error);
-        let (subject, body) = (self.dead.clone(), place.body.clone());
-        let sent = self.link.context.publish_with_headers(subject, headers, body).await;
-        let ack = sent.map_err(unsent)?.await.map_err(unsent)?;
-        stored(&self.dead, &ack)?;
+        match self.publish_letter(headers, place.body.clone()).await {
+            // One that is as large as any may be has no room for what is said of it.
+            Err(failure) if is_too_large(&failure) => {
+                self.publish_letter(bare, place.body.clone()).await?;
+            }
+            sent => sent?,
+        }
         self.answer(place, b"+TERM").await
+    }
+
+    async fn publish_letter(&self, headers: HeaderMap, body: Bytes) -> Result<(), Failure> {
+        let unsent = |error| publishing(&self.dead, error);
+        let sent = self.link.context.publish_with_headers(self.dead.clone(), headers, body).await;
+        stored(&self.dead, &sent.map_err(unsent)?.await.map_err(unsent)?)
     }
 
     /// Keeps a message for the engine, or puts it aside when it is no event.
     async fn receive(&self, incoming: Incoming) {
         let Ok(info) = incoming.info() else { return };
-        let sequence = info.stream_sequence;
+        let number = (info.stream_sequence, info.published);
         let Some(reply) = incoming.reply.clone() else { return };
         let place = Place {
             reply,
-            sequence,
+            number,
             subject: incoming.subject.clone(),
             headers: incoming.headers.clone().unwrap_or_default(),
             body: incoming.payload.clone(),
         };
         // What was in hand for too long, because of an outage, is given out again.
-        if self.has_in_hand(sequence) {
+        if self.has_in_hand(number) {
             return;
         }
         // The server gave it out before it was told, or has forgotten that: it would come for ever.
-        if self.settled_lately(sequence) {
+        if self.settled_lately(number) {
             self.link.client.publish(place.reply, Bytes::from_static(b"+ACK")).await.ok();
             return;
         }

@@ -10,7 +10,9 @@ use async_nats::jetstream::context::GetStreamByNameErrorKind::NotFound;
 use async_nats::jetstream::stream::Config as Keep;
 use async_trait::async_trait;
 use futures_util::future::{BoxFuture, try_join_all};
-use semel_core::{Batch, Failure, Guarantees, Holding, Limit, Outcome, Settlement, Source};
+use semel_core::{
+    Batch, Failure, Guarantees, Holding, Limit, Outcome, Receipt, Settlement, Source,
+};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -179,17 +181,25 @@ impl NatsSubscription {
                 match outcome {
                     Outcome::Delivered => done.push(kept.place.clone()),
                     Outcome::Dead { attempts, failure, .. } => {
-                        dead.push((kept.place.clone(), *attempts, failure));
+                        dead.push((*receipt, kept.place.clone(), *attempts, failure));
                     }
                     Outcome::Retry { .. } | Outcome::Released => {}
                 }
             }
         });
-        for (place, attempts, failure) in &dead {
+        for (receipt, place, attempts, failure) in &dead {
             self.puller.bury(place, failure, *attempts).await?;
+            // What is buried is not buried again when the rest takes too long.
+            self.forget(*receipt);
         }
         let acknowledgements = done.iter().map(|place| self.puller.answer(place, b"+ACK"));
         try_join_all(acknowledgements).await.map(drop)
+    }
+
+    fn forget(&self, receipt: Receipt) {
+        if let Some(kept) = self.puller.intake.with(|window| window.settle(receipt)) {
+            self.puller.settle(&kept.place);
+        }
     }
 }
 
@@ -214,15 +224,12 @@ impl Source for NatsSubscription {
         link.check()?;
         let limit = link.config.timeout;
         link.in_time(Instant::now() + limit, limit, self.record(settlements)).await?;
-        self.puller.intake.with(|window| {
-            for Settlement { receipt, outcome } in settlements {
-                if !outcome.is_final() {
-                    window.release(*receipt);
-                } else if let Some(kept) = window.settle(*receipt) {
-                    self.puller.settle(&kept.place);
-                }
+        for Settlement { receipt, outcome } in settlements {
+            match outcome.is_final() {
+                true => self.forget(*receipt),
+                false => self.puller.intake.with(|window| window.release(*receipt)),
             }
-        });
+        }
         Ok(Holding::Held)
     }
 

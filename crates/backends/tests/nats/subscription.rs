@@ -6,16 +6,17 @@ use std::time::{Duration, Instant};
 use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::AckPolicy;
 use async_nats::jetstream::consumer::pull::Config as Pull;
+use async_nats::jetstream::stream::Config as Keep;
 use semel_backends::nats::{NatsConfig, NatsSubscription, NatsSubscriptionConfig};
 use semel_core::outbox::AppendError;
 use semel_core::wire::{Binding, decode};
 use semel_core::{
-    Event, Failure, Fault, Holding, Limit, Message, Outcome, Settlement, Sink, Source,
+    Delivery, Event, Failure, Fault, Holding, Limit, Message, Outcome, Settlement, Sink, Source,
 };
 use semel_testkit::probe::{Probe, Ran, Skip, WriteProbe};
 use semel_testkit::suites::source::SourceProbe;
 use semel_testkit::suites::subscription::{DeadLetter, SubscriptionProbe};
-use semel_testkit::workload::lanes;
+use semel_testkit::workload::{event, lanes};
 use tokio::time::{sleep, timeout};
 
 use super::{PATIENCE, Stream};
@@ -263,16 +264,7 @@ async fn what_was_settled_and_comes_again_is_acknowledged_again() {
     let Some(group) = <Group as Probe>::fresh().await else { return };
     let mut member = group.open().await;
     group.commit(lanes(1)).await;
-    let got = async {
-        loop {
-            let batch = member.next_batch(Limit::default()).await.unwrap();
-            match batch.deliveries.first() {
-                Some(delivery) => return delivery.receipt,
-                None => sleep(Duration::from_millis(20)).await,
-            }
-        }
-    };
-    let receipt = timeout(PATIENCE, got).await.expect("it comes");
+    let receipt = first(&mut member).await.receipt;
     let settled = Settlement { receipt, outcome: Outcome::Delivered };
     assert_eq!(member.settle(&[settled]).await.unwrap(), Holding::Held);
 
@@ -294,6 +286,54 @@ async fn what_was_settled_and_comes_again_is_acknowledged_again() {
     timeout(PATIENCE, acknowledged).await.expect("the server is told again");
     let again = member.next_batch(Limit::default()).await.map_or(0, |batch| batch.deliveries.len());
     assert_eq!(again, 0, "it is not handed out again");
+}
+
+/// A stream that was made again, or has lost its end, begins at numbers that were there before.
+#[tokio::test]
+async fn what_has_the_number_of_a_settled_one_is_another() {
+    let Some(group) = <Group as Probe>::fresh().await else { return };
+    let mut member = group.open().await;
+    group.commit(lanes(1)).await;
+    let receipt = first(&mut member).await.receipt;
+    let settled = Settlement { receipt, outcome: Outcome::Delivered };
+    assert_eq!(member.settle(&[settled]).await.unwrap(), Holding::Held);
+
+    let context = &group.0.reader.context;
+    let stream = context.get_stream(&group.0.name).await.unwrap();
+    let same = stream.cached_info().config.clone();
+    context.delete_stream(&group.0.name).await.unwrap();
+    let stream = context.create_stream(same).await.unwrap();
+    let another = Pull {
+        durable_name: Some("suite".into()),
+        ack_policy: AckPolicy::Explicit,
+        ..Pull::default()
+    };
+    stream.create_consumer(another).await.unwrap();
+    let after = event("after", 2);
+    group.commit(vec![after.clone()]).await;
+    assert_eq!(first(&mut member).await.message.event.id, after.id);
+}
+
+/// Where the stream of dead letters takes no larger ones than the stream itself.
+#[tokio::test]
+async fn a_letter_that_is_too_large_with_its_reason_is_kept_without() {
+    let Some(group) = <Group as Probe>::fresh().await else { return };
+    let (name, context) = (&group.0.name, &group.0.reader.context);
+    let letters = Keep {
+        name: format!("{name}-dead"),
+        subjects: vec![format!("dead.{name}.>")],
+        max_message_size: 1_000,
+        ..Keep::default()
+    };
+    context.create_stream(letters).await.unwrap();
+    let mut member = group.open().await;
+    group.commit(lanes(1)).await;
+    let receipt = first(&mut member).await.receipt;
+    let failure = Failure::new(Fault::Refused, "E-TEST", "no ".repeat(600));
+    let dead = Outcome::Dead { attempts: 3, failure, parks_lane: false };
+    let settled = Settlement { receipt, outcome: dead };
+    assert_eq!(member.settle(&[settled]).await.unwrap(), Holding::Held);
+    assert_eq!(group.dead_letters().await.unwrap().len(), 1);
 }
 
 /// It comes again and again, and nobody would know why.
@@ -319,6 +359,20 @@ async fn trouble(member: &mut NatsSubscription) -> Failure {
         }
     };
     timeout(PATIENCE, said).await.expect("it is said")
+}
+
+/// The next that comes, whatever is said before.
+async fn first(member: &mut NatsSubscription) -> Delivery {
+    let got = async {
+        loop {
+            let batch = member.next_batch(Limit::default()).await.unwrap_or_default();
+            match batch.deliveries.into_iter().next() {
+                Some(delivery) => return delivery,
+                None => sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    timeout(PATIENCE, got).await.expect("it comes")
 }
 
 /// How many come, of so many.
