@@ -34,17 +34,21 @@ pub(crate) fn stored(number: u64) -> i64 {
 }
 
 /// What an error means that an effect had: an outage of the database is one, and whatever else the
-/// database says is tried again, because it knows nothing of what the handler wanted.
+/// database says is tried again, because it knows nothing of what the handler wanted. What only one
+/// statement had, such as a limit of its time, is no outage: with this message it would never end.
 pub(crate) fn of_effect(
     error: Box<dyn Error + Send + Sync>,
+    is_of_statement: impl FnOnce(&sqlx::Error) -> bool,
     classify: impl FnOnce(sqlx::Error) -> Failure,
 ) -> Failure {
-    let failure = match error.downcast::<sqlx::Error>() {
-        Ok(error) => classify(*error),
+    let error = match error.downcast::<sqlx::Error>() {
+        Ok(error) => *error,
         Err(error) => return unclassified(error.as_ref()),
     };
+    let may_be_outage = !is_of_statement(&error);
+    let failure = classify(error);
     match failure.fault() {
-        Fault::Unavailable => failure,
+        Fault::Unavailable if may_be_outage => failure,
         _ => unclassified(&failure),
     }
 }

@@ -18,6 +18,7 @@
 //! Whatever happens, nothing that was committed to the outbox is lost: it waits in the table.
 
 use semel_core::{Failure, Fault};
+use sqlx::error::DatabaseError;
 use sqlx::mysql::MySqlDatabaseError;
 
 /// Turns an error of sqlx into a failure. `what` says what was being done.
@@ -25,14 +26,17 @@ pub(super) fn failure(what: &str) -> impl FnOnce(sqlx::Error) -> Failure {
     move |error| classify(what, error)
 }
 
+/// What would be an outage, but is the doing of one statement: a limit of its time, or somebody who
+/// kills it.
+pub(super) fn is_of_statement(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| matches!(number(error), 1317 | 1969 | 3024))
+}
+
 fn classify(what: &str, error: sqlx::Error) -> Failure {
     let what = format!("MySQL: cannot {what}");
     let verdict = match &error {
         sqlx::Error::Database(database) => {
-            let number = database
-                .try_downcast_ref::<MySqlDatabaseError>()
-                .map_or(0, MySqlDatabaseError::number);
-            by_number(number, &database.code().unwrap_or_default())
+            by_number(number(database.as_ref()), &database.code().unwrap_or_default())
         }
         sqlx::Error::Io(_)
         | sqlx::Error::Protocol(_)
@@ -46,6 +50,10 @@ fn classify(what: &str, error: sqlx::Error) -> Failure {
     let (fault, code, fix) = verdict;
     let failure = Failure::new(fault, code, what).with_source(error);
     if fix.is_empty() { failure } else { failure.with_fix(fix) }
+}
+
+fn number(error: &(dyn DatabaseError + 'static)) -> u16 {
+    error.try_downcast_ref::<MySqlDatabaseError>().map_or(0, MySqlDatabaseError::number)
 }
 
 /// The tables are not there. Nothing is lost: events cannot have been written without them.

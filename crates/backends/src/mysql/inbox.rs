@@ -10,7 +10,7 @@ use semel_core::{EventId, Failure};
 use sqlx::{AssertSqlSafe, MySql, Transaction};
 use uuid::Uuid;
 
-use super::error::{check_consumer, failure};
+use super::error::{check_consumer, failure, is_of_statement};
 use super::store::{MysqlStore, changed, count, micros};
 use crate::letters::stored;
 
@@ -189,6 +189,6 @@ impl InboxStore for MysqlInbox {
     }
 
     fn classify(&self, error: Box<dyn Error + Send + Sync>) -> Failure {
-        crate::letters::of_effect(error, failure("take effect"))
+        crate::letters::of_effect(error, is_of_statement, failure("take effect"))
     }
 }

@@ -16,6 +16,7 @@
 //! Whatever happens, nothing that was committed to the outbox is lost: it waits in the table.
 
 use semel_core::{Failure, Fault};
+use sqlx::error::DatabaseError;
 
 /// Turns an error of sqlx into a failure. `what` says what was being done.
 pub(super) fn failure(what: &str) -> impl FnOnce(sqlx::Error) -> Failure {
@@ -38,6 +39,13 @@ fn classify(what: &str, error: sqlx::Error) -> Failure {
     let (fault, code, fix) = verdict;
     let failure = Failure::new(fault, code, what).with_source(error);
     if fix.is_empty() { failure } else { failure.with_fix(fix) }
+}
+
+/// What would be an outage, but is the doing of one statement: `statement_timeout`, somebody who cancels
+/// it, `temp_file_limit`, a defect of what it calls.
+pub(super) fn is_of_statement(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(DatabaseError::code);
+    code.is_some_and(|code| matches!(&*code, "57014" | "53400") || code.starts_with("XX"))
 }
 
 /// The tables are not there. Nothing is lost: events cannot have been written without them.

@@ -10,7 +10,7 @@ use semel_core::inbox::{InboxStore, Opening, Seen, Tally};
 use semel_core::{EventId, Failure};
 use sqlx::{Postgres, Transaction};
 
-use super::error::failure;
+use super::error::{failure, is_of_statement};
 use super::recording::{Doubt, NOT_PREPARED, PREPARE, opening};
 use super::store::{PostgresStore, changed, count, micros};
 use crate::letters::stored;
@@ -233,6 +233,6 @@ impl InboxStore for PostgresInbox {
     }
 
     fn classify(&self, error: Box<dyn Error + Send + Sync>) -> Failure {
-        crate::letters::of_effect(error, failure("take effect"))
+        crate::letters::of_effect(error, is_of_statement, failure("take effect"))
     }
 }

@@ -159,6 +159,6 @@ impl InboxStore for SqliteInbox {
     }
 
     fn classify(&self, error: Box<dyn Error + Send + Sync>) -> Failure {
-        crate::letters::of_effect(error, failure("take effect"))
+        crate::letters::of_effect(error, |_| false, failure("take effect"))
     }
 }

@@ -293,6 +293,51 @@ consumers!(
     "payments.order_id"
 );
 
+macro_rules! limits {
+    ($database:ident, $driver:ident, $fresh:expr, $interrupted:literal) => {
+        #[tokio::test]
+        async fn $database() {
+            use semel_backends::$database::{Transaction, $driver};
+
+            async fn interrupted(
+                tx: &mut Transaction<'_, $driver>,
+                _: serde_json::Value,
+                _: &Message,
+            ) -> Result<(), HandlerError> {
+                sqlx::raw_sql($interrupted).execute(&mut **tx).await?;
+                Ok(())
+            }
+
+            let Some(database) = $fresh else { return };
+            let inbox = database.store.inbox();
+            let consumer = Consumer::builder("p", inbox).on("OrderPlaced", interrupted).build();
+            let published = consumer.publish(&[Message::first("orders", order(1))]).await;
+            let Published::Each(verdicts) = &published else { panic!("{published:?}") };
+            let [Verdict::Failed(failure)] = &verdicts[..] else { panic!("{verdicts:?}") };
+            assert_eq!(failure.fault(), Fault::Transient, "{failure:?}");
+        }
+    };
+}
+
+/// A message whose statement is always stopped becomes a dead letter, and its lane goes on.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod a_statement_that_is_stopped_is_no_outage {
+    use semel_core::{Fault, HandlerError, Published, Verdict};
+    use semel_relay::Consumer;
+
+    use super::*;
+
+    #[cfg(feature = "postgres")]
+    limits!(
+        postgres,
+        Postgres,
+        crate::postgres::Database::new().await,
+        "set local statement_timeout = 50; select pg_sleep(10)"
+    );
+    #[cfg(feature = "mysql")]
+    limits!(mysql, MySql, crate::mysql::Database::new().await, "kill query connection_id()");
+}
+
 /// It waits for somebody else's row, in a statement that cannot be taken back.
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread")]

@@ -23,15 +23,16 @@ where
         let Some(letters) = &self.options.letters else { return Ok(false) };
         let any = match any {
             Some(any) => *any,
-            None => *any.insert(letters.any(tx, &self.name).await?),
+            None => *any.insert(self.in_time(letters.any(tx, &self.name)).await?),
         };
         if !any {
             return Ok(false);
         }
-        match letters.standing(tx, &self.name, &message.event).await? {
+        match self.in_time(letters.standing(tx, &self.name, &message.event)).await? {
             Standing::Own => Ok(true),
             Standing::Behind if self.options.settings.on_dead == OnDead::ParkLane => {
-                letters.put(tx, &self.name, &Letter::behind(message.clone())).await?;
+                let letter = Letter::behind(message.clone());
+                self.in_time(letters.put(tx, &self.name, &letter)).await?;
                 Ok(true)
             }
             Standing::Behind | Standing::Free => Ok(false),

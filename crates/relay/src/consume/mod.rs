@@ -379,7 +379,7 @@ where
         let mut tx = self.in_time(self.store.begin()).await?;
         let claims = self.in_time(self.claim(&mut tx, std::slice::from_ref(message))).await?;
         self.in_time(self.record(&mut tx, &claims, &[message])).await?;
-        self.in_time(self.turn(&mut tx, message, Origin::Letters)).await?;
+        self.turn(&mut tx, message, Origin::Letters).await?;
         self.leave_letters(&mut tx, message, origin).await?;
         self.in_time(self.store.commit(tx)).await?;
         self.note(claims);

@@ -31,7 +31,7 @@ where
                 continue;
             }
             let turn = match is_wanted || self.is_waited_for(message) {
-                true => self.in_time(self.place(tx, message, origin, with_letters)).await?,
+                true => self.place(tx, message, origin, with_letters).await?,
                 false => Some(Turn::Now),
             };
             match turn {
@@ -79,6 +79,6 @@ where
     ) -> Result<Turn, Failure> {
         let Some(sequences) = &self.options.sequences else { return Ok(Turn::Now) };
         let (waited, now) = (origin == Origin::Letters, self.options.clock.now());
-        sequences.turn(tx, &self.name, &message.event, waited, now).await
+        self.in_time(sequences.turn(tx, &self.name, &message.event, waited, now)).await
     }
 }
