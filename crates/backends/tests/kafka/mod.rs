@@ -25,7 +25,7 @@ async fn sink(brokers: &str) -> KafkaSink {
 }
 
 fn config(brokers: &str) -> KafkaConfig {
-    KafkaConfig::new(brokers).unwrap().patience(Duration::from_secs(8))
+    KafkaConfig::new(brokers).unwrap()
 }
 
 fn messages(topic: &str, events: impl IntoIterator<Item = Event>) -> Vec<Message> {

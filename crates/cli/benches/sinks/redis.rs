@@ -1,5 +1,7 @@
 //! Redis Streams, beside pipelined `XADD` of the same client, and `redis-benchmark`.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +13,7 @@ use semel_backends::redis::RedisConfig;
 use semel_core::wire::{Binding, Format};
 use semel_core::{Message, Sink};
 
-use crate::events::{AT_ONCE, BATCH, Load};
+use crate::events::{AT_ONCE, BATCH, Load, event};
 use crate::{Broker, Native, Outcomes, Target};
 
 pub(crate) const BROKER: Broker = Broker {
@@ -67,15 +69,20 @@ fn add(message: &Message) -> Cmd {
     command
 }
 
-/// One connection, as deep a pipeline, and entries of about the same size.
+/// One connection, as deep a pipeline, and the entry of one event again and again.
 fn native(target: &Target, load: Load) -> Outcomes<f64> {
-    const HEADERS: usize = 250;
     let address = target.server.trim_start_matches("redis://");
     let (host, port) = address.split_once(':').ok_or("no port in the URL")?;
+    let one = Message::first(&*target.topic, event(0, load.lanes, &load.payload()));
+    let command = add(&one);
+    let words = command.args_iter().filter_map(|word| match word {
+        redis::Arg::Simple(bytes) => Some(OsStr::from_bytes(bytes)),
+        _ => None,
+    });
     let output = Command::new("redis-benchmark")
         .args(["-h", host, "-p", port.trim_end_matches('/'), "--csv", "-c", "1"])
         .args(["-n", &load.count.to_string(), "-P", &BATCH.to_string()])
-        .args(["XADD", &target.topic, "*", "payload", &"x".repeat(load.bytes + HEADERS)])
+        .args(words)
         .output()?;
     let said = String::from_utf8(output.stdout)?;
     let rate = said.lines().last().and_then(|line| line.split("\",\"").nth(1));
