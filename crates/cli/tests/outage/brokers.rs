@@ -85,7 +85,11 @@ for method, properties, body in channel.consume('semel-outage', inactivity_timeo
     print(properties.headers['semel-aggregate-id'], body.decode(), sep='\\t')
     left -= 1
     if left == 0:
-        break
+        channel.basic_ack(method.delivery_tag, multiple=True)
+        left = channel.queue_declare('semel-outage', passive=True).method.message_count
+        if left == 0:
+            break
+        print('there were', left, 'more than the queue said', file=sys.stderr)
     if left % 500 == 0:
         channel.basic_ack(method.delivery_tag, multiple=True)
 ";

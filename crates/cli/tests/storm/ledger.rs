@@ -29,13 +29,30 @@ impl Ledger {
     }
 
     pub(crate) fn summary(&self, written: &BTreeMap<String, u64>) -> String {
-        format!("{:?}", self.findings(written))
+        format!("{:?}{}", self.findings(written), self.example(written))
+    }
+
+    /// What of the first lane with a loss is not there: the end of it, or a piece?
+    fn example(&self, written: &BTreeMap<String, u64>) -> String {
+        let missing = |(lane, count): (&String, &u64)| {
+            let there = self.lanes.get(lane).map_or(&[][..], Vec::as_slice);
+            let is_there = |number: &u64| i64::try_from(*number).is_ok_and(|n| there.contains(&n));
+            let numbers: Vec<_> = (1..=*count).filter(|number| !is_there(number)).collect();
+            (!numbers.is_empty())
+                .then(|| format!("; of the {count} of lane {lane} these are missing: {numbers:?}"))
+        };
+        written.iter().find_map(missing).unwrap_or_default()
     }
 
     pub(crate) fn check(&self, written: &BTreeMap<String, u64>, duplicates: usize) {
         let found = self.findings(written);
         assert!(found.committed > 100, "too little was written: {found:?}");
-        assert_eq!((found.lost, found.phantom, found.reordered), (0, 0, 0), "{found:?}");
+        assert_eq!(
+            (found.lost, found.phantom, found.reordered),
+            (0, 0, 0),
+            "{}",
+            self.summary(written)
+        );
         assert!(found.duplicates <= duplicates, "more than {duplicates} repeated: {found:?}");
     }
 
