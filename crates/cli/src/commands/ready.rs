@@ -91,7 +91,7 @@ async fn connect(
     }
     let routing = Arc::new(routing);
     let alert = match alert {
-        Some(alert) => Some(alert.connect.connect().await?),
+        Some(alert) => Some(alert.connect.for_alerts(drain).await?),
         None => None,
     };
     let opened = name.clone();

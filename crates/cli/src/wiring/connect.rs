@@ -9,6 +9,7 @@ use semel_backends::{Arrival, DeadQueue};
 use semel_core::coordination::Share;
 use semel_core::{Failure, Fault, Sink, Topic};
 
+use super::later::Later;
 use super::shared::{Identity, shared};
 use super::{Connecting, ReadSink};
 
@@ -128,13 +129,26 @@ impl ConnectSink {
         if let Some(connect) = &self.share {
             return Ok(ShareSinks::Each(Arc::clone(connect)));
         }
-        match self.connect().await {
-            Ok(sink) => Ok(ShareSinks::Same(sink)),
-            Err(failure) if failure.fault() == Fault::Unavailable && !drain => {
+        Ok(match self.unless_away(drain).await? {
+            Some(sink) => ShareSinks::Same(sink),
+            None => {
                 let later = self.clone();
-                Ok(ShareSinks::Each(Arc::new(move |_, _| later.connect())))
+                ShareSinks::Each(Arc::new(move |_, _| later.connect()))
             }
-            Err(failure) => Err(failure),
+        })
+    }
+
+    /// For alerts, which hold up nobody: one that is away is connected when there is something to tell.
+    pub(crate) async fn for_alerts(&self, drain: bool) -> Result<Arc<dyn Sink>, Failure> {
+        let sink = self.unless_away(drain).await?;
+        Ok(sink.unwrap_or_else(|| Arc::new(Later::new(self.clone()))))
+    }
+
+    /// Nothing while it is away, unless somebody drains, who waits for nobody.
+    async fn unless_away(&self, drain: bool) -> Result<Option<Arc<dyn Sink>>, Failure> {
+        match self.connect().await {
+            Err(failure) if failure.fault() == Fault::Unavailable && !drain => Ok(None),
+            connected => connected.map(Some),
         }
     }
 }

@@ -4,6 +4,7 @@
 mod arrivals;
 mod connect;
 mod keys;
+mod later;
 #[cfg(any(
     feature = "aws",
     feature = "kafka",

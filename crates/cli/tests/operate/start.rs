@@ -44,7 +44,7 @@ fn ends_well(mut relay: Running) {
 }
 
 /// How many leases there are: whoever ends in good order leaves none.
-fn leases(shop: &Shop) -> String {
+pub(super) fn leases(shop: &Shop) -> String {
     shop.text("SELECT CAST(count(*) AS TEXT) FROM semel_share WHERE owner <> '' AND until > 0")
 }
 
@@ -125,6 +125,20 @@ fn where_no_pipeline_can_start_the_relay_ends_and_with_69_if_that_may_pass() {
         shop.write_config(&format!("{alone}{}", mistaken.replace("bills", other)));
         assert!(shop.refused(69, &["relay"]).contains("error[E-POSTGRES-DOWN]"));
     }
+}
+
+/// Whoever is told of dead letters may be away: nothing that is published waits for it.
+#[cfg(feature = "redis")]
+#[test]
+fn an_alert_that_nobody_can_be_sent_holds_up_no_pipeline() {
+    let shop = Shop::new();
+    let away = "type = \"redis\"\nurl = \"redis://127.0.0.1:1\"";
+    shop.configure(&format!("alert = \"ops\"\n[sink.ops]\n{away}"));
+    shop.insert_of_type("1", "First");
+    let relay = shop.relay();
+    shop.wait_until("it publishes", || shop.read("events.ndjson").contains("First"));
+    ends_well(relay);
+    assert!(shop.refused(69, &["relay", "--drain"]).contains("E-REDIS-DOWN"));
 }
 
 /// A server that takes a connection, and hangs up after a second.

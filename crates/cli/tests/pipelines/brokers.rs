@@ -184,3 +184,27 @@ fn a_broker_that_is_away_at_the_start_is_waited_for() {
         shop.wait_until("the broker is used", || published(0));
     }
 }
+
+/// The same of a sink for alerts, which nothing waits for.
+#[cfg(feature = "redis")]
+#[test]
+fn a_broker_of_alerts_that_is_away_at_the_start_is_told_when_it_comes() {
+    let Some(broker) = Private::start(Service::Redis) else { return };
+    broker.kill();
+    let shop = Shop::new();
+    let url = broker.address();
+    shop.configure(&format!(
+        "alert = \"ops\"\n[sink.ops]\ntype = \"redis\"\nurl = \"{url}\"\n\
+         [limits]\npayload = \"1KiB\""
+    ));
+    shop.insert("1", &format!("\"{}\"", "x".repeat(2000)));
+    shop.insert("2", "{}");
+    let _relay = shop.relay();
+    shop.wait_until("the rest is published", || shop.published().len() == 1);
+    shop.wait_until("it is waited for", || {
+        shop.log().contains("an alert about dead letters waits")
+    });
+    broker.restart();
+    let told = || output("redis-cli", &["-u", url, "xlen", "semel.dead_letter"]);
+    shop.wait_until("it is told", || told().trim() == "1");
+}
