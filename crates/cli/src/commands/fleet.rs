@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use semel_relay::{Doing, Pulse, Report, Stop, Stopper};
 use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
@@ -261,7 +262,8 @@ impl Fleet {
 
     /// Connects what is new or different, before anything is stopped; nothing, when it stops anyway.
     /// One that could not be started so far is neither: it must not keep the others from changing.
-    pub(super) async fn prepare(&mut self, path: &Path) -> Result<Option<Changes>, Problem> {
+    /// Whoever does not want to wait for it any more drops it.
+    pub(super) async fn prepare(&self, path: &Path) -> Result<Option<Changes>, Problem> {
         if self.stopping || self.drain {
             return Ok(None);
         }
@@ -274,6 +276,7 @@ impl Fleet {
             #[cfg(feature = "page")]
             http: config.http,
         };
+        let mut connecting = Vec::new();
         for pipeline in config.pipelines {
             let fingerprint = pipeline.fingerprint;
             match self.members.get(&pipeline.name) {
@@ -286,10 +289,11 @@ impl Fleet {
                 }
                 _ => {
                     let (retention, pulse) = (config.retention, self.pulse.clone());
-                    changes.ready.push(Ready::new(pipeline, retention, false, pulse).await?);
+                    connecting.push(Ready::new(pipeline, retention, false, pulse));
                 }
             }
         }
+        changes.ready = try_join_all(connecting).await?;
         Ok(Some(changes))
     }
 

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use semel_core::Failure;
 use semel_relay::Report;
+use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::fleet::{Fleet, News};
+use super::fleet::{Changes, Fleet, News};
 #[cfg(feature = "page")]
 use super::page::Page;
 use crate::args::RelayOptions;
@@ -49,17 +50,19 @@ pub(crate) async fn run(options: &RelayOptions) -> Result<Exit, Problem> {
         }
         tokio::select! {
             Some(()) = requests.recv() => {
-                manager.stopping();
-                tracing::info!("stopping: what is in flight is finished");
-                fleet.stop();
+                stop(&mut manager, &mut fleet);
             }
             () = manager.wants_news(), if is_ready => manager.describe(&fleet.doing()),
             Some(()) = reloads.recv() => {
                 manager.reloading();
+                let Some(prepared) = unless_asked(&mut requests, fleet.prepare(path)).await else {
+                    stop(&mut manager, &mut fleet);
+                    continue;
+                };
                 #[cfg(feature = "page")]
-                let changed = reload(&mut fleet, path, &mut page).await;
+                let changed = go_over(&mut fleet, prepared, &mut page).await;
                 #[cfg(not(feature = "page"))]
-                let changed = reload(&mut fleet, path).await;
+                let changed = go_over(&mut fleet, prepared).await;
                 changed.unwrap_or_else(|problem| tell_refusal(&problem));
                 manager.ready();
             }
@@ -107,13 +110,30 @@ fn tell_refusal(problem: &Problem) {
     tracing::error!("the new configuration is refused, the old one goes on\n{message}");
 }
 
+/// What comes of some work, unless it is given up because of a request.
+async fn unless_asked<T>(
+    requests: &mut UnboundedReceiver<()>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    tokio::select! {
+        done = work => Some(done),
+        Some(()) = requests.recv() => None,
+    }
+}
+
+fn stop(manager: &mut ServiceManager, fleet: &mut Fleet) {
+    manager.stopping();
+    tracing::info!("stopping: what is in flight is finished");
+    fleet.stop();
+}
+
 /// Goes over to what the configuration says now. Unless all of it is right, nothing changes.
-async fn reload(
+async fn go_over(
     fleet: &mut Fleet,
-    path: &Path,
+    prepared: Result<Option<Changes>, Problem>,
     #[cfg(feature = "page")] page: &mut Option<Page>,
 ) -> Result<(), Problem> {
-    let Some(changes) = fleet.prepare(path).await? else { return Ok(()) };
+    let Some(changes) = prepared? else { return Ok(()) };
     #[cfg(feature = "page")]
     let mut changes = changes;
     #[cfg(feature = "page")]

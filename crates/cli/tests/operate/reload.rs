@@ -1,11 +1,19 @@
 //! SIGHUP: another configuration, the same position.
 
 use std::fs;
-#[cfg(all(feature = "page", feature = "postgres"))]
+#[cfg(feature = "postgres")]
 use std::net::TcpListener;
+#[cfg(feature = "postgres")]
+use std::sync::mpsc;
+#[cfg(feature = "postgres")]
+use std::time::{Duration, Instant};
 
 #[cfg(feature = "page")]
-use super::start::{ask, bills};
+use super::start::ask;
+#[cfg(any(feature = "page", feature = "postgres"))]
+use super::start::bills;
+#[cfg(feature = "postgres")]
+use super::start::leases;
 #[cfg(feature = "page")]
 use crate::page::relay::Relay;
 use crate::shop::{Shop, lines};
@@ -188,4 +196,31 @@ fn a_pipeline_that_is_being_started_goes_on_with_it_through_a_reload() {
     assert!(!shop.log().contains("tried again"), "{}", shop.log());
     drop(silent);
     shop.wait_until("it is tried", || shop.log().contains("it stopped and is tried again"));
+}
+
+/// None of what is new waits for another, and who ends the relay waits for none of them.
+#[cfg(feature = "postgres")]
+#[test]
+fn a_request_to_end_is_heard_while_a_new_configuration_is_connected() {
+    let shop = Shop::new();
+    let mut relay = shop.relay();
+    shop.wait_until("started", || shop.log().contains("relay started"));
+    let mut text = shop.read("semel.toml");
+    let (sender, taken) = mpsc::channel();
+    for name in ["bills", "letters"] {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("postgres://me@{}/shop", silent.local_addr().unwrap());
+        text += &bills(&url).replace("bills", name);
+        let sender = sender.clone();
+        std::thread::spawn(move || sender.send(silent.accept().unwrap()));
+    }
+    shop.write_config(&text);
+    let asked = Instant::now();
+    relay.signal("HUP");
+    let patience = Duration::from_secs(5);
+    let _silent = [(); 2].map(|()| taken.recv_timeout(patience).expect("both at once"));
+    relay.signal("TERM");
+    assert_eq!(relay.0.wait().unwrap().code(), Some(0), "{}", shop.log());
+    assert!(asked.elapsed() < patience, "{:?}", asked.elapsed());
+    assert_eq!(leases(&shop), "0");
 }
