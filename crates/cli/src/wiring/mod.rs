@@ -329,17 +329,18 @@ impl DatabaseKind {
 
 /// A URL without what is secret in it: user, password and parameters.
 pub(crate) fn shown(url: &str) -> String {
-    let url = url.split('?').next().unwrap_or_default();
-    match url.split_once("://") {
-        Some((scheme, rest)) => {
-            let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
-            format!("{scheme}://{rest}")
-        }
-        None => "(no URL)".into(),
+    const PARAMETERS: [char; 2] = ['?', '#'];
+    let Some((scheme, rest)) = url.split_once("://") else { return "(no URL)".into() };
+    let (login, place) = rest.rsplit_once('@').unwrap_or(("", rest));
+    // A password may hold either, and a parameter an @: nobody knows which of them this one is.
+    if login.contains(PARAMETERS) {
+        return format!("{scheme}://…");
     }
 }
 
 async fn connect_sqlite(mut url: String, missing: Missing) -> Result<Box<dyn Database>, Failure> {
+    let place = place.split(PARAMETERS).next().unwrap_or_default();
+    format!("{scheme}://{place}")
     if missing == Missing::Refuse && !url.contains("mode=") {
         url += if url.contains('?') { "&mode=rw" } else { "?mode=rw" };
     }
@@ -586,6 +587,10 @@ mod tests {
             ("hunter2", "(no URL)"),
         ];
         for (url, expected) in cases {
+            ("postgres://me:p/ss@db/shop#x", "postgres://db/shop"),
+            ("postgres://me:hunt?er2@db/shop", "postgres://…"),
+            ("postgres://me:hunt#er2@db/shop", "postgres://…"),
+            ("postgres://me@db/shop?password=hunt@er2", "postgres://…"),
             assert_eq!(shown(url), expected);
         }
     }

@@ -159,6 +159,9 @@ fn no_secret_of_a_source_is_ever_said() {
                 let show = ["config", "show", "--output", output];
                 is_silent(line, &shop.command(&show).env("URL", &url).output().unwrap());
             }
+        "postgres://me:MARKER?x@127.0.0.1:1/shop",
+        "postgres://me:x?MARKER#x@127.0.0.1:1/shop",
+        "mysql://me@127.0.0.1:1/shop?password=x@MARKER",
         }
         // Connecting takes its time: all at once.
         let of_config = [&["status"][..], &["check"], &["relay", "--drain"], &["tap"]];
