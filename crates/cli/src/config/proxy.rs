@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use semel_core::Secret;
 use semel_core::idempotency::AfterCrash;
-use semel_http::proxy::PathPattern;
+use semel_http::proxy::{PathPattern, Upstream};
 use semel_http::{Covers, EncryptionKeys, IdempotencyKey, Policy, Scope};
 
 use super::document::Document;
 use super::{SECTIONS, Section};
 use crate::exit::Problem;
+use crate::wiring::both_or_neither;
 
 /// What `[proxy]` says; what it does not say may be said on the command line.
 #[derive(Debug, Default)]
@@ -89,14 +90,20 @@ enum KeyFormat {
 }
 
 impl ProxyFile {
-    /// Reads and checks a file.
-    pub(crate) fn load(path: &Path, effect: &'static str) -> Result<Self, Problem> {
-        super::load(path, effect, Self::read).map(|(file, ..)| file)
+    /// Reads and checks a file, to which the command line may add that `admin` is open.
+    pub(crate) fn load(
+        path: &Path,
+        effect: &'static str,
+        admin_open: bool,
+    ) -> Result<Self, Problem> {
+        super::load(path, effect, |document| Self::read(document, admin_open))
+            .map(|(file, ..)| file)
     }
 
-    pub(super) fn read(document: &Document<'_>) -> Self {
+    pub(super) fn read(document: &Document<'_>, admin_open: bool) -> Self {
         document.allow_only(SECTIONS);
-        document.section("proxy", read_proxy).unwrap_or_default()
+        let file = document.section("proxy", |section| read_proxy(section, admin_open));
+        file.unwrap_or_default()
     }
 }
 
@@ -105,11 +112,11 @@ const DAY: Duration = Duration::from_secs(86_400);
 const KIB: usize = 1024;
 const GIB: usize = 1024 * 1024 * KIB;
 
-fn read_proxy(section: &mut Section<'_>) -> Option<ProxyFile> {
+fn read_proxy(section: &mut Section<'_>, admin_open: bool) -> Option<ProxyFile> {
     let scope = section.optional("scope");
     let scope =
         scope.and_then(|text| parse_scope(&text).map_err(|why| section.wrong("scope", &why)).ok());
-    Some(ProxyFile {
+    let file = ProxyFile {
         listen: address(section, "listen"),
         admin: address(section, "admin"),
         admin_open: section.boolean("admin_open"),
@@ -127,7 +134,32 @@ fn read_proxy(section: &mut Section<'_>) -> Option<ProxyFile> {
         grace: section.duration("grace", Duration::ZERO..=DAY),
         keys: read_keys(section),
         routes: section.tables("route", read_route),
-    })
+    };
+    check(section, &file, admin_open);
+    Some(file)
+}
+
+/// What can be seen to be wrong, whatever the command line adds.
+fn check(section: &Section<'_>, file: &ProxyFile, admin_open: bool) {
+    if let Some(Err(failure)) = file.upstream.as_deref().map(Upstream::new) {
+        let fix = failure.fix().unwrap_or_default();
+        section.wrong("upstream", &format!("{failure}; {fix}"));
+    }
+    both_or_neither(section, ["certificate_file", "key_file"]);
+    let is_open = admin_open || file.admin_open == Some(true);
+    if file.admin.is_some_and(|admin| !admin.ip().is_loopback()) && !is_open {
+        section.wrong(
+            "admin",
+            "health and metrics would be open to other machines; choose an address such as \
+             127.0.0.1:9090, or add admin_open = true",
+        );
+    }
+    if file.keys.key == Some(Need::Ignored) {
+        section.wrong(
+            "key",
+            "\"ignored\" would leave nothing to do; write it in the [proxy.route.NAME] it is meant for",
+        );
+    }
 }
 
 fn read_route(section: &mut Section<'_>) -> Option<Route> {

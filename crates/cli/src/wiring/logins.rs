@@ -1,4 +1,4 @@
-//! Keys of a sink that mean nothing one without the other.
+//! Keys that mean nothing one without the other.
 
 use crate::config::Section;
 
@@ -35,7 +35,7 @@ fn names_user(url: &str) -> bool {
 
 /// Says which of two keys is missing beside the other one. Either may be that of a secret, which can
 /// be in a file of its own.
-pub(super) fn both_or_neither(section: &Section<'_>, keys: [&str; 2]) {
+pub(crate) fn both_or_neither(section: &Section<'_>, keys: [&str; 2]) {
     let found = keys.map(|key| {
         [key.to_owned(), format!("{key}_file")].into_iter().find(|key| section.has(key))
     });

@@ -10,6 +10,7 @@ mod later;
     feature = "kafka",
     feature = "mqtt",
     feature = "nats",
+    feature = "proxy",
     feature = "rabbitmq",
     feature = "redis"
 ))]
@@ -35,6 +36,8 @@ use semel_core::{AdminStore, Event, EventId, Failure, Source};
 pub(crate) use self::arrivals::{ReadSink, arrivals_in};
 pub(crate) use self::connect::{ConnectSink, ShareSinks};
 pub(crate) use self::keys::{Keys, connect_keys};
+#[cfg(feature = "proxy")]
+pub(crate) use self::logins::both_or_neither;
 pub(crate) use self::shared::Identity;
 pub(crate) use self::sinks::{SINKS, SinkKind, missing_feature, sinks_in_words};
 
@@ -336,11 +339,11 @@ pub(crate) fn shown(url: &str) -> String {
     if login.contains(PARAMETERS) {
         return format!("{scheme}://…");
     }
+    let place = place.split(PARAMETERS).next().unwrap_or_default();
+    format!("{scheme}://{place}")
 }
 
 async fn connect_sqlite(mut url: String, missing: Missing) -> Result<Box<dyn Database>, Failure> {
-    let place = place.split(PARAMETERS).next().unwrap_or_default();
-    format!("{scheme}://{place}")
     if missing == Missing::Refuse && !url.contains("mode=") {
         url += if url.contains('?') { "&mode=rw" } else { "?mode=rw" };
     }
@@ -584,13 +587,13 @@ mod tests {
         let cases = [
             ("sqlite://shop.db", "sqlite://shop.db"),
             ("postgres://me:p@ss@db:5432/shop?password=x", "postgres://db:5432/shop"),
-            ("hunter2", "(no URL)"),
-        ];
-        for (url, expected) in cases {
             ("postgres://me:p/ss@db/shop#x", "postgres://db/shop"),
             ("postgres://me:hunt?er2@db/shop", "postgres://…"),
             ("postgres://me:hunt#er2@db/shop", "postgres://…"),
             ("postgres://me@db/shop?password=hunt@er2", "postgres://…"),
+            ("hunter2", "(no URL)"),
+        ];
+        for (url, expected) in cases {
             assert_eq!(shown(url), expected);
         }
     }

@@ -203,9 +203,20 @@ fn no_secret_of_the_proxy_is_ever_said() {
         let output = command.args(["--config", "semel.toml"]).output().unwrap();
         is_silent(&format!("{arguments:?}"), &output);
     }
-    for wrong in [text.replace("postgres://", "oracle://"), text.replace("AAAAAAA=", "")] {
+    let upstream = format!("http://me:{MARKER}@127.0.0.1:1/x");
+    for wrong in [
+        text.replace("postgres://", "oracle://"),
+        text.replace("AAAAAAA=", ""),
+        text.replace("http://127.0.0.1:1", &upstream),
+    ] {
         shop.write_config(&wrong);
-        let output = shop.command(&["proxy", "--config", "semel.toml"]).output().unwrap();
-        is_silent("proxy", &output);
+        for arguments in [&["config", "check"][..], &["config", "show"], &["proxy"]] {
+            let output = shop.command(arguments).args(["--config", "semel.toml"]).output().unwrap();
+            is_silent(&format!("{arguments:?}"), &output);
+        }
     }
 }
+    let options = ["--upstream", &upstream, "--store", "memory:", "--scope", "single-tenant"];
+    let output = shop.command(&["proxy"]).args(options).output().unwrap();
+    assert_eq!(output.status.code(), Some(64), "{}", all(&output).replace(MARKER, "MARKER"));
+    is_silent("--upstream", &output);

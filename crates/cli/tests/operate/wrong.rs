@@ -137,6 +137,12 @@ const TABLE: &[(In, &str, &str)] = &[
     (End, "[proxy]\nlisten = '8080'", "must be an address with a port, such as 127.0.0.1:8080"),
     (End, "[proxy]\nscope = 'tenant'", "write \"header:Authorization\" or \"single-tenant\""),
     (End, "[proxy]\nupstreem = 'x'", "did you mean \"upstream\"?"),
+    (End, "[proxy]\nupstream = 'ftp://shop:3000'", "write http://HOST:PORT or https://HOST:PORT"),
+    (End, "[proxy]\nupstream = 'http://me:x@shop:3000'", "without a login or a path"),
+    (End, "[proxy]\nadmin = '0.0.0.0:9090'", "choose an address such as 127.0.0.1:9090, or add"),
+    (End, "[proxy]\ncertificate_file = 'c.pem'", "certificate_file: needs key_file beside it"),
+    (End, "[proxy]\nkey_file = 'k.pem'", "key_file: needs certificate_file beside it"),
+    (End, "[proxy]\nkey = 'ignored'", "write it in the [proxy.route.NAME] it is meant for"),
     // the whole
     (End, "[pipelin.other]", "there is no section \"pipelin\"; did you mean \"pipeline\"?"),
     (End, "[source.orders]\nurl = 'sqlite://b.db'", "duplicate key; keep one of the two"),

@@ -117,6 +117,16 @@ fn what_is_missing_or_wrong_is_named() {
     assert_eq!(output.status.code(), Some(78), "{said}");
     assert!(said.contains("\"path\"") && said.contains("\"kee\""), "{said}");
     assert!(said.contains("encryption_keys") && !said.contains("hunter2"), "{said}");
+    // What the file lacks may come from the command line.
+    std::fs::write(folder.path().join("semel.toml"), "[proxy]\nadmin = \"0.0.0.0:0\"\n").unwrap();
+    for (more, code, words) in
+        [(&[][..], 78, "admin_open = true"), (&["--admin-open"], 64, "--upstream http://")]
+    {
+        let output = command(&path).args(["--config", "semel.toml"]).args(more).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
 }
 
 /// The old key reads until it is taken away; nothing is run again for what it wrote.

@@ -66,10 +66,10 @@ impl Upstream {
     /// # Errors
     /// `Misconfigured` if it is no such URL.
     pub fn new(url: &str) -> Result<Self, Failure> {
+        // It may hold a password: it is not repeated.
         let wrong = || {
-            let what = format!("the upstream {url:?} is no URL that can be used");
-            Failure::misconfigured("E-PROXY-UPSTREAM", what)
-                .with_fix("write http://HOST:PORT or https://HOST:PORT, without a path")
+            Failure::misconfigured("E-PROXY-UPSTREAM", "the upstream is no URL that can be used")
+                .with_fix("write http://HOST:PORT or https://HOST:PORT, without a login or a path")
         };
         let uri: Uri = url.parse().map_err(|_| wrong())?;
         let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();

@@ -33,7 +33,7 @@ impl Settings {
     /// The command line has the last word.
     pub(super) fn read(options: &ProxyOptions) -> Result<Self, Problem> {
         let file = match &options.config {
-            Some(path) => ProxyFile::load(path, EFFECT)?,
+            Some(path) => ProxyFile::load(path, EFFECT, options.admin_open)?,
             None => ProxyFile::default(),
         };
         let upstream = options.upstream.clone().or(file.upstream);
@@ -77,17 +77,11 @@ impl Settings {
     }
 }
 
-/// What is shown to clients that speak TLS.
+/// What is shown to clients that speak TLS: the command line and the file have both, or neither.
 fn identity(certificate: Option<&Path>, key: Option<&Path>) -> Result<Option<Identity>, Problem> {
-    match (certificate, key) {
-        (None, None) => Ok(None),
-        (Some(certificate), Some(key)) => {
-            let key = read(key, "--key-file", |pem| Ok(pem.to_vec()))?;
-            read(certificate, "--certificate-file", |pem| Identity::from_pem(pem, &key)).map(Some)
-        }
-        (Some(_), None) => said(None, "key-file", "/etc/semel/key.pem"),
-        (None, Some(_)) => said(None, "certificate-file", "/etc/semel/certificate.pem"),
-    }
+    let Some((certificate, key)) = certificate.zip(key) else { return Ok(None) };
+    let key = read(key, "--key-file", |pem| Ok(pem.to_vec()))?;
+    read(certificate, "--certificate-file", |pem| Identity::from_pem(pem, &key)).map(Some)
 }
 
 /// Reads a file that an option names.
