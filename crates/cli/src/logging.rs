@@ -14,8 +14,12 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 use crate::exit::Problem;
 use crate::json_lines::JsonLines;
 
-/// One of the client libraries would print payloads, another what is told anyway.
-const USUAL: &str = "info,lapin::returned_messages=error,pgwire_replication=off";
+/// One of the client libraries would print what is told anyway.
+const USUAL: &str = "info,pgwire_replication=off";
+
+/// Whoever asks for more does not get it of these: one prints the events that a broker gives back, the
+/// other passwords.
+const DISCREET: [&str; 2] = ["lapin::returned_messages=error", "async_nats=info"];
 
 /// Ends with the command: what is not exported yet is exported then.
 pub(crate) struct Logging {
@@ -53,8 +57,7 @@ where
     S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
 {
     let mut filter = EnvFilter::try_from_env("SEMEL_LOG").unwrap_or_else(|_| EnvFilter::new(USUAL));
-    // This one prints passwords when it is asked to say more.
-    if let Ok(discreet) = "async_nats=info".parse() {
+    for discreet in DISCREET.into_iter().filter_map(|directive| directive.parse().ok()) {
         filter = filter.add_directive(discreet);
     }
     let lines = tracing_subscriber::fmt::layer()

@@ -6,6 +6,8 @@ use std::process::Command;
 use semel_testkit::services::{Private, Service, service};
 
 use crate::shop::Shop;
+#[cfg(feature = "rabbitmq")]
+use crate::shop::all;
 
 const EVENTS: usize = 50;
 
@@ -120,6 +122,30 @@ fn rabbitmq() {
     );
     let message = shop.refused(64, &["verify"]);
     assert!(message.contains("E-VERIFY-UNREADABLE") && message.contains("--inbox"), "{message}");
+}
+
+/// The client library would print what the broker gives back.
+#[test]
+#[cfg(feature = "rabbitmq")]
+fn what_rabbitmq_gives_back_is_not_logged() {
+    const MARKER: &str = "c4n4ry";
+    let Some(url) = service(Service::Rabbitmq) else { return };
+    let shop = Shop::new();
+    shop.write_config(&format!(
+        "[source.orders]\nurl = \"sqlite://shop.db\"\n[sink.out]\ntype = \"rabbitmq\"\n\
+         url = \"{url}\"\n[pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\ntopic = \"{}\"\n",
+        own_name("nobody")
+    ));
+    let (header, payload) = (format!("tenant={MARKER}"), format!("\"{MARKER}\""));
+    let event = ["--aggregate-type", "order", "--aggregate-id", "42", "--type", "Placed"];
+    let send = ["send", "--database", "sqlite://shop.db", "--payload", &payload];
+    shop.expect(0, &[&send[..], &event, &["--header", &header]].concat());
+    let output = shop.command(&["relay", "--drain"]).env("SEMEL_LOG", "debug").output().unwrap();
+    let said = all(&output);
+    assert!(said.contains("E-RABBITMQ-UNROUTABLE"), "{said}");
+    let as_numbers = format!("{:?}", MARKER.as_bytes());
+    let bytes = as_numbers.trim_matches(['[', ']']);
+    assert!(!said.contains(MARKER) && !said.contains(bytes), "{said}");
 }
 
 #[test]
