@@ -10,6 +10,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use semel_core::{Failure, Secret};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -99,7 +100,8 @@ impl Api {
         dry_run: bool,
     ) -> Result<usize, Problem> {
         let order = json!({ "action": action, "q": words, "dry_run": dry_run });
-        let path = format!("api/pipelines/{pipeline}/changes");
+        let name = utf8_percent_encode(pipeline, NON_ALPHANUMERIC);
+        let path = format!("api/pipelines/{name}/changes");
         let done = self.ask_within(Self::LONG, Method::POST, &path, Some(&order)).await?;
         let count = done["events"].as_u64().and_then(|count| usize::try_from(count).ok());
         count.ok_or_else(|| self.problem(strange(&done.to_string())))

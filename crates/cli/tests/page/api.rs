@@ -96,6 +96,25 @@ fn a_relay_is_asked_for_the_very_aggregate() {
     }
 }
 
+#[test]
+fn a_relay_is_asked_for_the_very_pipeline() {
+    let shop = Shop::new();
+    shop.insert("1", &large());
+    let name = "orders/of today?";
+    let second = "[sink.more]\ntype = \"file\"\npath = \"more.ndjson\"\n";
+    let second = format!("{second}[pipeline.\"{name}\"]\nfrom = \"orders\"\nto = \"more\"\n");
+    let relay = Relay::start(&shop, "1KiB", &second);
+    let dead = |pipeline: &str| {
+        let all = shop.json(&["status"]);
+        let mut all = all.as_array().unwrap().iter();
+        all.find(|one| one["pipeline"] == pipeline).unwrap()["dead"].clone()
+    };
+    shop.wait_until("both have it", || ["orders", name].iter().all(|each| dead(each) == 1));
+    let discard = ["dead", "discard", "--all", "--yes", "--pipeline", name];
+    assert_eq!(ask(&shop, &relay, "", &discard), (0, "1 events discarded\n".into()));
+    assert_eq!((dead("orders"), dead(name)), (1.into(), 0.into()));
+}
+
 /// A relay that runs, and whose database does not: the numbers it still has are old.
 #[test]
 fn old_numbers_are_refused_with_what_is_wrong() {
