@@ -1,4 +1,5 @@
-//! A marker in every secret that a running relay has is in nothing that it serves, and not in its log.
+//! A marker in every secret that a running relay or proxy has is in nothing that it serves, and not in its
+//! log; nor in what commands say that come in with it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,10 +9,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use semel_dashboard::paths;
+use semel_testkit::services::Service;
 use serde_json::Value;
 
 use super::secrets::{MARKER, SINKS, is_silent, secrets_of};
-#[cfg(feature = "postgres")]
+#[cfg(feature = "proxy")]
+use crate::proxy::program::Program;
 use crate::servers::server::Server;
 use crate::shop::{Running, Shop, all};
 
@@ -52,20 +55,35 @@ fn no_secret_of_a_running_relay_is_ever_said() {
     assert!(!log.contains(MARKER), "{log}");
 }
 
-#[cfg(feature = "postgres")]
 #[tokio::test]
 async fn no_secret_of_a_running_source_is_ever_said() {
-    use semel_testkit::services::Service;
     let Some(server) = Server::start(Service::Postgres, "canary").await else { return };
-    let shop = Shop::new();
     // The server of the tests believes everybody.
-    let url = server.url_of(&format!("postgres:{MARKER}"));
+    no_secret_is_said_by_a_relay_of(&server, &format!("postgres:{MARKER}")).await;
+    server.remove().await;
+}
+
+#[tokio::test]
+async fn no_secret_of_a_running_source_on_mysql_is_ever_said() {
+    let Some(server) = Server::start(Service::Mysql, "canary").await else { return };
+    let user = format!("{}@localhost", server.name);
+    server.run(&format!("create user {user} identified by '{MARKER}'")).await;
+    server.run(&format!("grant all on {}.* to {user}", server.name)).await;
+    no_secret_is_said_by_a_relay_of(&server, &format!("{}:{MARKER}", server.name)).await;
+    server.run(&format!("drop user {user}")).await;
+    server.remove().await;
+}
+
+async fn no_secret_is_said_by_a_relay_of(server: &Server, user: &str) {
+    let shop = Shop::new();
+    let url = server.url_of(user);
     shop.expect(0, &["migrate", "up", "--database", &url]);
+    let outbox = server.outbox();
     server
-        .run(
-            "insert into semel.outbox (aggregate_type, aggregate_id, event_type, payload)
-             values ('order', '1', 'OrderPlaced', '{}')",
-        )
+        .run(&format!(
+            "insert into {outbox} (aggregate_type, aggregate_id, event_type, payload)
+             values ('order', '1', 'OrderPlaced', '{{}}')"
+        ))
         .await;
     let page = Page::serve(
         &shop,
@@ -79,6 +97,55 @@ async fn no_secret_of_a_running_source_is_ever_said() {
     drop(page);
     let log = shop.read("log");
     assert!(!log.contains(MARKER), "{log}");
+    let id = shop.published()[0]["id"].as_str().unwrap().to_owned();
+    for arguments in [
+        &["status"][..],
+        &["check"],
+        &["verify"],
+        &["verify", "--consumer", "bills", "--inbox", &url],
+        &["events", "list"],
+        &["events", "show", &id, "--inbox", &url],
+        &["dead", "list", "--consumer", "bills", "--database", &url],
+        &["keys", "list", "--store", &url],
+        &["migrate", "status", "--database", &url],
+        &["grants", "--database", &url],
+    ] {
+        let output = shop.command(arguments).env("SEMEL_LOG", "debug").output().unwrap();
+        is_silent(&arguments.join(" ").replace(MARKER, "MARKER"), &output);
+        assert!([0, 1].contains(&output.status.code().unwrap()), "{}", all(&output));
+    }
+}
+
+/// One that knows its store, in front of a service that takes nothing.
+#[cfg(feature = "proxy")]
+#[tokio::test(flavor = "multi_thread")]
+async fn no_secret_of_a_running_proxy_is_ever_said() {
+    let Some(server) = Server::start(Service::Postgres, "canary_proxy").await else { return };
+    let store = server.url_of(&format!("postgres:{MARKER}"));
+    server.expect(0, &store, &["migrate", "up", "--database", &store]);
+    let secret = MARKER.repeat(3);
+    let proxy = Program::start(
+        &refuse_everything(),
+        &store,
+        &format!("fingerprint_secret = '{secret}'\nencryption_keys = '{secret}AAAAAAA='"),
+    );
+    for attempt in ["once", "again"] {
+        let request = format!(
+            "POST /orders HTTP/1.1\r\nhost: shop\r\nauthorization: Bearer {MARKER}\r\n\
+             idempotency-key: {MARKER}\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}"
+        );
+        let said = String::from_utf8(proxy.client.say(request.as_bytes()).await).unwrap();
+        assert!(said.starts_with("HTTP/1.1 400 ") && !said.contains(MARKER), "{attempt}: {said}");
+    }
+    for (path, status) in [("/livez", 200), ("/readyz", 200), ("/metrics", 200), ("/nowhere", 404)]
+    {
+        let request = format!("GET {path} HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n");
+        let said = String::from_utf8(proxy.admin.say(request.as_bytes()).await).unwrap();
+        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{path}: {said}");
+        assert!(!said.contains(MARKER), "{path}: {said}");
+    }
+    assert!(!proxy.log().contains(MARKER), "{}", proxy.log());
+    drop(proxy);
     server.remove().await;
 }
 

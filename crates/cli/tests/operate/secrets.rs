@@ -73,7 +73,7 @@ fn no_secret_of_a_sink_is_ever_said() {
     shop.insert_of_type("1", "OrderPlaced");
     let schema: Value = serde_json::from_str(&shop.expect(0, &["config", "schema"])).unwrap();
     let kinds = schema["properties"]["sink"]["additionalProperties"]["oneOf"].as_array().unwrap();
-    let mut relays = Vec::new();
+    let (mut relays, mut asking) = (Vec::new(), Vec::new());
     for kind in kinds {
         let name = kind["properties"]["type"]["const"].as_str().unwrap();
         let secrets = secrets_of(kind);
@@ -93,6 +93,14 @@ fn no_secret_of_a_sink_is_ever_said() {
         }
         wrong_values_are_not_repeated(&shop, name, lines, &secrets);
         relays.push((name.to_owned(), start_relay(&shop, name)));
+        for command in [&["verify"][..], &["dead", "list", "--sink", "out", "--queue", "dead"]] {
+            let mut command = shop.command(command);
+            let command = command.args(["--config", &file]).env("SEMEL_SINK__OUT__TIMEOUT", "1s");
+            asking.push((name.to_owned(), start(command.env("SEMEL_LOG", "debug"))));
+        }
+    }
+    for (name, child) in asking {
+        is_silent(&name, &child.wait_with_output().unwrap());
     }
     for (name, _) in &relays {
         shop.wait_until(name, || shop.read(&format!("{name}.log")).len() > 20);
@@ -140,6 +148,10 @@ fn start_relay(shop: &Shop, name: &str) -> Running {
 #[test]
 fn no_secret_of_a_source_is_ever_said() {
     let shop = Shop::new();
+    shop.insert_of_type("1", "OrderPlaced");
+    let id = shop.json(&["events", "list"])["events"][0]["id"].as_str().unwrap().to_owned();
+    fs::write(shop.file("right.toml"), configuration("file", "path = 'x'")).unwrap();
+    let right = ["--config", "right.toml"];
     let urls = [
         "postgres://me:MARKER@127.0.0.1:1/shop?password=MARKER",
         "mysql://me:MARKER@127.0.0.1:1/shop",
@@ -147,6 +159,9 @@ fn no_secret_of_a_source_is_ever_said() {
         "oracle://me:MARKER@db/shop",
         "MARKER",
         "postgres://me:MARKER@[::1/shop",
+        "postgres://me:MARKER?x@127.0.0.1:1/shop",
+        "postgres://me:x?MARKER#x@127.0.0.1:1/shop",
+        "mysql://me@127.0.0.1:1/shop?password=x@MARKER",
     ];
     for url in urls.map(|url| url.replace("MARKER", MARKER)) {
         fs::write(shop.file("url"), &url).unwrap();
@@ -159,13 +174,11 @@ fn no_secret_of_a_source_is_ever_said() {
                 let show = ["config", "show", "--output", output];
                 is_silent(line, &shop.command(&show).env("URL", &url).output().unwrap());
             }
-        "postgres://me:MARKER?x@127.0.0.1:1/shop",
-        "postgres://me:x?MARKER#x@127.0.0.1:1/shop",
-        "mysql://me@127.0.0.1:1/shop?password=x@MARKER",
         }
         // Connecting takes its time: all at once.
         let of_config = [&["status"][..], &["check"], &["relay", "--drain"], &["tap"]];
         let of_url = [&["migrate", "status"][..], &["grants"], &["check"]];
+        let of_inbox = [&["verify", "--consumer", "bills"][..], &["events", "show", &id]];
         let mut started = Vec::new();
         for arguments in of_config {
             started.push(start(shop.command(arguments).env("URL", &url)));
@@ -173,6 +186,10 @@ fn no_secret_of_a_source_is_ever_said() {
         for arguments in of_url {
             started.push(start(shop.command(arguments).args(["--database", &url])));
         }
+        for arguments in of_inbox {
+            started.push(start(shop.command(arguments).args(right).args(["--inbox", &url])));
+        }
+        started.push(start(&mut shop.command(&["keys", "list", "--store", &url])));
         for child in started {
             is_silent(&url.replace(MARKER, "MARKER"), &child.wait_with_output().unwrap());
         }
@@ -215,8 +232,8 @@ fn no_secret_of_the_proxy_is_ever_said() {
             is_silent(&format!("{arguments:?}"), &output);
         }
     }
-}
     let options = ["--upstream", &upstream, "--store", "memory:", "--scope", "single-tenant"];
     let output = shop.command(&["proxy"]).args(options).output().unwrap();
     assert_eq!(output.status.code(), Some(64), "{}", all(&output).replace(MARKER, "MARKER"));
     is_silent("--upstream", &output);
+}
