@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use cargo_metadata::{MetadataCommand, Package};
+use serde::Deserialize;
 
 #[test]
 fn the_debian_package_names_only_files_that_exist() {
@@ -98,21 +100,136 @@ fn the_image_and_its_neighbours_name_only_files_that_exist() {
     let builds = recipe.lines().find(|line| line.contains("cargo build")).unwrap();
     assert!(builds.contains("--package semel-cli") && builds.contains("--features full"));
     let compose = fs::read_to_string(docker.join("compose.yaml")).unwrap();
-    let mounted = compose.lines().filter_map(|line| line.trim().strip_prefix("- ./"));
-    let mounted: Vec<_> = mounted.filter_map(|line| line.split(':').next()).collect();
-    assert_eq!(mounted, ["semel.toml"]);
-    assert!(mounted.iter().all(|file| docker.join(file).is_file()), "{mounted:?}");
-    let built: Vec<_> = compose.lines().filter(|line| line.contains("dockerfile:")).collect();
-    let [built] = built[..] else { panic!("{built:?}") };
-    let value = |key: &str| built.split_once(key).unwrap().1.split([',', ' ', '}']).next().unwrap();
-    let context = docker.join(value("context: "));
-    assert!(context.join(value("dockerfile: ")).is_file(), "{built}");
     for line in text_lines(&compose, "docker compose -f ") {
         assert!(root.join(line.split(' ').next().unwrap()).is_file(), "{line}");
     }
     for line in text_lines(&recipe, "docker build -f ") {
         assert!(root.join(line.split(' ').next().unwrap()).is_file(), "{line}");
     }
+}
+
+/// The neighbours start in order, on images that are there, and reach each other.
+#[test]
+fn the_neighbours_of_the_image_belong_together() {
+    let docker = root().join("packaging/docker");
+    let Compose { services } =
+        serde_saphyr::from_str(&read("packaging/docker/compose.yaml")).unwrap();
+    let builds =
+        services.values().filter_map(|service| Some((&service.image, service.build.as_ref()?)));
+    let builds: Vec<_> = builds.collect();
+    let [(built, build)] = builds[..] else { panic!("one image is built: {builds:?}") };
+    assert!(docker.join(&build.context).join(&build.dockerfile).is_file(), "{build:?}");
+    for (name, service) in &services {
+        let is_versioned = service.image.split_once(':').is_some_and(|(_, tag)| tag != "latest");
+        assert!(service.image == *built || is_versioned, "{name}: {}", service.image);
+        for (needed, Needs { condition }) in &service.depends_on {
+            let needed = services.get(needed).unwrap_or_else(|| panic!("{name} needs {needed}"));
+            let has = match condition.as_str() {
+                "service_healthy" => needed.healthcheck.is_some(),
+                other => other == "service_completed_successfully",
+            };
+            assert!(has, "{name}: {condition}");
+        }
+        for port in &service.ports {
+            assert!(port.starts_with("127.0.0.1:"), "{name}: {port} is open to other machines");
+        }
+    }
+    let semel = &services["semel"];
+    let needed: Vec<_> = semel.depends_on.keys().collect();
+    assert_eq!(needed, ["kafka", "migrate"]);
+    let url = &semel.environment["DATABASE_URL"];
+    assert!(services["migrate"].command.contains(url), "{url}");
+    assert!(url.contains("@postgres/") && services.contains_key("postgres"), "{url}");
+}
+
+/// What is mounted is what the image reads; it is told all that it asks for, and its page is published.
+#[test]
+fn the_configuration_of_the_image_is_the_one_that_is_mounted() {
+    let recipe = read("packaging/docker/Dockerfile");
+    let Compose { services } =
+        serde_saphyr::from_str(&read("packaging/docker/compose.yaml")).unwrap();
+    let semel = &services["semel"];
+    let [mounted] = &semel.volumes[..] else { panic!("{:?}", semel.volumes) };
+    let [from, to, "ro"] = mounted.split(':').collect::<Vec<_>>()[..] else { panic!("{mounted}") };
+    assert!(recipe.contains(&format!("\"--config\", \"{to}\"]")), "{to}: {recipe}");
+    let config = read(&format!("packaging/docker/{from}"));
+    let asked: Vec<_> = text_lines(&config, "\"${").map(|line| line.split('}').next()).collect();
+    assert_eq!(asked, semel.environment.keys().map(|key| Some(&**key)).collect::<Vec<_>>());
+    let listen = text_lines(&config, "listen = \"").next().unwrap().trim_end_matches('"');
+    let (_, port) = listen.split_once(':').unwrap();
+    assert_eq!(semel.ports, [format!("127.0.0.1:{port}:{port}")]);
+    let asked = semel.healthcheck.as_ref().unwrap().test.last().unwrap();
+    assert_eq!(*asked, format!("http://127.0.0.1:{port}"));
+    let broker = text_lines(&config, "brokers = \"").next().unwrap().trim_end_matches('"');
+    let told = &services["kafka"].environment["KAFKA_ADVERTISED_LISTENERS"];
+    assert_eq!(*told, format!("PLAINTEXT://{broker}"));
+}
+
+/// Where it is there: what it would refuse is nothing that a parser of YAML knows.
+#[test]
+fn docker_takes_the_compose_file() {
+    let docker = |arguments: &[&str]| {
+        let mut command = Command::new("docker");
+        command.arg("compose").args(arguments).env("SEMEL_API_TOKEN", "a token").output()
+    };
+    if !docker(&["version"]).is_ok_and(|output| output.status.success()) {
+        return;
+    }
+    let file = root().join("packaging/docker/compose.yaml");
+    let output = docker(&["-f", file.to_str().unwrap(), "config", "--quiet"]).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The compose file, and nothing that Docker would not take.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Compose {
+    services: BTreeMap<String, Service>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Service {
+    image: String,
+    build: Option<Build>,
+    #[serde(default)]
+    command: Vec<String>,
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
+    #[serde(default)]
+    ports: Vec<String>,
+    #[serde(default)]
+    volumes: Vec<String>,
+    #[serde(default)]
+    depends_on: BTreeMap<String, Needs>,
+    healthcheck: Option<Health>,
+    #[serde(rename = "restart")]
+    _restart: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Build {
+    context: String,
+    dockerfile: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Needs {
+    condition: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Health {
+    test: Vec<String>,
+    #[serde(rename = "interval")]
+    _interval: String,
+    #[serde(rename = "retries")]
+    _retries: Option<u32>,
+    #[serde(rename = "start_period")]
+    _start_period: Option<String>,
 }
 
 fn text_lines<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {

@@ -28,14 +28,14 @@ const ELSEWHERE: &[(&str, &str, &str, &str, &str)] = &[
         "export SEMEL_API_TOKEN",
         "docker compose reads it",
         "tests/packaging.rs",
-        "the_image_and_its_neighbours_name_only_files_that_exist",
+        "the_configuration_of_the_image_is_the_one_that_is_mounted",
     ),
     (
         "docs/operate.md",
         "docker compose ",
         "there may be no container engine",
         "tests/packaging.rs",
-        "the_image_and_its_neighbours_name_only_files_that_exist",
+        "docker_takes_the_compose_file",
     ),
     (
         "README.md",
