@@ -119,6 +119,45 @@ fn no_secret_of_a_sink_is_ever_said() {
     assert!(leaks.is_empty(), "{leaks:#?}");
 }
 
+/// Some servers refuse the login, others believe everybody: what is said after it holds no secret either.
+#[cfg(feature = "full")]
+#[test]
+fn no_secret_of_a_sink_that_answers_is_ever_said() {
+    use semel_testkit::services::{Service, service};
+    let shop = Shop::new();
+    shop.insert_of_type("1", "OrderPlaced");
+    let servers = [
+        ("rabbitmq", Service::Rabbitmq),
+        ("nats", Service::Nats),
+        ("redis", Service::Redis),
+        ("mqtt", Service::Mqtt),
+    ];
+    let mut started = Vec::new();
+    for (kind, server) in servers {
+        let Some(url) = service(server) else { continue };
+        let (scheme, place) = url.split_once("://").unwrap();
+        let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
+        let text = configuration(kind, &format!("url = '{scheme}://me:MARKER@{place}'"));
+        let text = text.replace("[pipeline.orders]", &format!("[pipeline.{kind}]"));
+        // Others use these servers.
+        let topic = format!("topic = 'canary-{}'", std::process::id());
+        let text = text.replace("topic = 'orders'", &topic);
+        let file = format!("{kind}.toml");
+        fs::write(shop.file(&file), text).unwrap();
+        let letters = ["dead", "list", "--sink", "out", "--queue", "dead"];
+        for command in [&["relay", "--drain"][..], &["verify"], &letters] {
+            let mut command = shop.command(command);
+            let command = command.args(["--config", &file]).env("SEMEL_LOG", "debug");
+            started.push((kind, start(command)));
+        }
+    }
+    for (kind, child) in started {
+        let output = child.wait_with_output().unwrap();
+        is_silent(kind, &output);
+        assert!(!all(&output).contains("-DOWN]"), "{kind}: {}", all(&output));
+    }
+}
+
 /// A secret of the wrong shape, or of the wrong type, is not in the message about it.
 fn wrong_values_are_not_repeated(shop: &Shop, name: &str, lines: &str, secrets: &BTreeSet<String>) {
     for key in secrets {
