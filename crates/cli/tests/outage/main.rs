@@ -53,7 +53,7 @@ fn survive(broker: &Broker) {
     run.wait_until_published(events);
     run.assert_nothing_failed();
     let ledger = Ledger::read((broker.read)(&run.broker));
-    println!("{}: {}", broker.name, ledger.summary(&run.written));
+    println!("{}: {}\n{}", broker.name, ledger.summary(&run.written), run.log());
     ledger.check(&run.written, WINDOW * 3);
 }
 

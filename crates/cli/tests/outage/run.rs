@@ -73,12 +73,21 @@ impl Run {
         }
     }
 
+    /// What the relay says.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
     pub(crate) fn wait_until_published(&mut self, count: u32) {
         let began = Instant::now();
         while self.published() < u64::from(count) {
-            let log = || fs::read_to_string(self.folder.path().join("log")).unwrap();
-            assert!(self.relay.try_wait().unwrap().is_none(), "the relay ended: {}", log());
-            assert!(began.elapsed() < PATIENCE, "{} after {PATIENCE:?}: {}", self.status(), log());
+            assert!(self.relay.try_wait().unwrap().is_none(), "the relay ended: {}", self.log());
+            assert!(
+                began.elapsed() < PATIENCE,
+                "{} after {PATIENCE:?}: {}",
+                self.status(),
+                self.log()
+            );
             sleep(Duration::from_millis(50));
         }
     }
