@@ -75,10 +75,11 @@ pub(crate) fn refuse_newer(
     .with_fix(format!("use the semel that migrated this {place}, or a later one")))
 }
 
-/// There are more events than whoever wants to drop them has seen.
+/// There is more than whoever wants to drop it has seen.
 pub(crate) fn written_meanwhile(database: &str) -> Failure {
-    Failure::refused("E-EVENTS-LEFT", format!("{database}: events were written meanwhile"))
-        .with_fix("stop the services that write them, and try again")
+    let what = format!("{database}: events were written meanwhile, or left by consumers");
+    Failure::refused("E-EVENTS-LEFT", what)
+        .with_fix("stop the services that write them and the consumers, and try again")
 }
 
 /// Defines `SchemaStatus`, the one of the public module of this name.

@@ -27,6 +27,9 @@ const MIGRATIONS: &[Migration] = &[
     },
 ];
 
+const OUTBOX: &str = "semel_outbox";
+const LETTERS: &str = "semel_letters";
+
 const VERSION_TABLE: &str = "CREATE TABLE IF NOT EXISTS semel_migrations (
     version    INT UNSIGNED NOT NULL PRIMARY KEY,
     name       VARCHAR(100) NOT NULL,
@@ -149,16 +152,28 @@ impl MysqlStore {
     /// `Misconfigured` when there are no tables.
     pub async fn count_events(&self) -> Result<u64, Failure> {
         let mut connection = self.pool().acquire().await.map_err(failure("count events"))?;
-        count_events(&mut connection).await
+        count_rows(&mut connection, OUTBOX).await
     }
 
-    /// Drops the tables **and all events in them**, unless there are more than `at_most` by now:
-    /// whoever looked before learns that something was written since. The outbox goes first, under
-    /// a lock; after a crash in the middle it can be repeated. Does nothing when there are no
-    /// tables.
+    /// How many letters consumers have left: messages that are nowhere else, dead ones and those that
+    /// wait behind them.
     ///
     /// # Errors
-    /// `Refused` when there are more events, `Transient` when the tables stay in use for ten
+    /// `Misconfigured` when the user may not read them.
+    pub async fn count_letters(&self) -> Result<u64, Failure> {
+        let mut connection = self.pool().acquire().await.map_err(failure("count letters"))?;
+        // Tables of before have none.
+        let are_there = exists(&mut connection, LETTERS).await?;
+        if are_there { count_rows(&mut connection, LETTERS).await } else { Ok(0) }
+    }
+
+    /// Drops the tables **and all events in them**, unless there are more than `at_most` by now, or
+    /// consumers have left letters: whoever looked before learns that something was written since.
+    /// Events and letters go first, under a lock; after a crash in the middle it can be repeated. Does
+    /// nothing when there are no tables.
+    ///
+    /// # Errors
+    /// `Refused` when there is more to be lost, `Transient` when the tables stay in use for ten
     /// seconds, `Misconfigured` when they are of a newer semel.
     pub async fn drop_tables(&self, at_most: Option<u64>) -> Result<(), Failure> {
         let failed = || failure("drop the tables");
@@ -172,34 +187,50 @@ impl MysqlStore {
         refuse_newer(versions(&mut connection).await?.newest)?;
         let wait = "SET SESSION lock_wait_timeout = 10";
         sqlx::raw_sql(wait).execute(&mut connection).await.map_err(failed())?;
-        if exists(&mut connection, "semel_outbox").await? {
-            drop_outbox(&mut connection, at_most).await?;
-        }
+        drop_events(&mut connection, at_most).await?;
         let rest = sqlx::raw_sql(AssertSqlSafe(drop_sql())).execute(&mut connection).await;
         rest.map(drop).map_err(failed())
     }
 }
 
-async fn drop_outbox(
+/// What is in them may be nowhere else.
+async fn drop_events(
     connection: &mut MySqlConnection,
     at_most: Option<u64>,
 ) -> Result<(), Failure> {
     let failed = || failure("drop the tables");
-    let lock = "LOCK TABLES semel_outbox WRITE";
-    sqlx::raw_sql(lock).execute(&mut *connection).await.map_err(failed())?;
-    let events = count_events(connection).await?;
-    if at_most.is_some_and(|most| events > most) {
-        return Err(versions::written_meanwhile("MySQL"));
+    let mut present = Vec::new();
+    for (table, most) in [(OUTBOX, at_most), (LETTERS, at_most.map(|_| 0))] {
+        if exists(connection, table).await? {
+            present.push((table, most));
+        }
     }
-    let drop_and_unlock = "DROP TABLE semel_outbox; UNLOCK TABLES";
+    if present.is_empty() {
+        return Ok(());
+    }
+    let list = |end: &str| -> String {
+        let each: Vec<_> = present.iter().map(|(table, _)| format!("{table}{end}")).collect();
+        each.join(", ")
+    };
+    let lock = AssertSqlSafe(format!("LOCK TABLES {}", list(" WRITE")));
+    sqlx::raw_sql(lock).execute(&mut *connection).await.map_err(failed())?;
+    for (table, most) in &present {
+        if let Some(most) = most
+            && count_rows(connection, table).await? > *most
+        {
+            return Err(versions::written_meanwhile("MySQL"));
+        }
+    }
+    let drop_and_unlock = AssertSqlSafe(format!("DROP TABLE {}; UNLOCK TABLES", list("")));
     sqlx::raw_sql(drop_and_unlock).execute(connection).await.map(drop).map_err(failed())
 }
 
-async fn count_events(connection: &mut MySqlConnection) -> Result<u64, Failure> {
-    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM semel_outbox")
+async fn count_rows(connection: &mut MySqlConnection, table: &str) -> Result<u64, Failure> {
+    let count = AssertSqlSafe(format!("SELECT count(*) FROM {table}"));
+    let count: i64 = sqlx::query_scalar(count)
         .fetch_one(connection)
         .await
-        .map_err(failure("count events"))?;
+        .map_err(failure("count what is in the tables"))?;
     Ok(count.unsigned_abs())
 }
 

@@ -5,6 +5,7 @@ use sqlx::postgres::PgDatabaseError;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool, Postgres, Transaction};
 
 use super::error::{failure, schema_missing};
+use super::messages;
 use super::store::PostgresStore;
 use super::tail::publish_sql;
 use crate::versions::{self, Migration, Versions, define_schema_status, down_sql, up_sql};
@@ -37,6 +38,9 @@ const MIGRATIONS: &[Migration] = &[
         down: include_str!("migrations/0005_long_names_beside_0003.down.sql"),
     },
 ];
+
+/// The version from which on consumers leave letters.
+const WITH_LETTERS: usize = 2;
 
 const VERSION_TABLE: &str = "create schema if not exists semel;
 
@@ -173,12 +177,22 @@ impl PostgresStore {
         count_events(&mut step).await
     }
 
-    /// Drops the tables **and all events in them**, unless there are more than `at_most` by now:
-    /// whoever looked before learns that something was written since. One transaction; does
-    /// nothing when there are no tables.
+    /// How many letters consumers have left: messages that are nowhere else, dead ones and those that
+    /// wait behind them.
     ///
     /// # Errors
-    /// `Refused` when there are more events, `Transient` when the tables stay in use for ten
+    /// `Misconfigured` when the user may not read them.
+    pub async fn count_letters(&self) -> Result<u64, Failure> {
+        let mut step = self.step().await?;
+        count_letters(&mut step).await
+    }
+
+    /// Drops the tables **and all events in them**, unless there are more than `at_most` by now, or
+    /// consumers have left letters, or messages wait in the log: whoever looked before learns that
+    /// something was written since. One transaction; does nothing when there are no tables.
+    ///
+    /// # Errors
+    /// `Refused` when there is more to be lost, `Transient` when the tables stay in use for ten
     /// seconds, `Misconfigured` when something of yours depends on them or they are of a newer
     /// semel.
     pub async fn drop_tables(&self, at_most: Option<u64>) -> Result<(), Failure> {
@@ -192,16 +206,45 @@ impl PostgresStore {
         if present == 0 {
             return Ok(());
         }
-        let lock_outbox = "lock table semel.outbox in access exclusive mode";
-        sqlx::raw_sql(lock_outbox).execute(&mut *tx).await.map_err(failed())?;
-        let events = count_events(&mut tx).await?;
-        if at_most.is_some_and(|most| events > most) {
+        lock_events(&mut tx, present).await.map_err(failed())?;
+        if let Some(most) = at_most
+            && has_more(&mut tx, most).await?
+        {
             return Err(versions::written_meanwhile("PostgreSQL"));
         }
         let sql = drop_sql_of(&MIGRATIONS[..present]);
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(not_dropped)?;
         tx.commit().await.map_err(failed())
     }
+}
+
+/// From now on nobody writes events, or letters where there are any. What is written into the log
+/// cannot be locked.
+async fn lock_events(connection: &mut PgConnection, present: usize) -> Result<(), sqlx::Error> {
+    let lock = if present < WITH_LETTERS {
+        "lock table semel.outbox in access exclusive mode"
+    } else {
+        "lock table semel.outbox, semel.letters in access exclusive mode"
+    };
+    sqlx::raw_sql(lock).execute(connection).await.map(drop)
+}
+
+/// Whether there is more to be lost than so many events.
+async fn has_more(connection: &mut PgConnection, most: u64) -> Result<bool, Failure> {
+    Ok(count_events(connection).await? > most
+        || count_letters(connection).await? > 0
+        || messages::count(connection).await? > 0)
+}
+
+async fn count_letters(connection: &mut PgConnection) -> Result<u64, Failure> {
+    if versions(connection).await?.newest < WITH_LETTERS {
+        return Ok(0);
+    }
+    let count: i64 = sqlx::query_scalar("select count(*) from semel.letters")
+        .fetch_one(connection)
+        .await
+        .map_err(failure("count letters"))?;
+    Ok(count.unsigned_abs())
 }
 
 async fn count_events(connection: &mut PgConnection) -> Result<u64, Failure> {

@@ -21,6 +21,9 @@ const MIGRATIONS: &[Migration] = &[
     },
 ];
 
+/// The version from which on consumers leave letters.
+const WITH_LETTERS: usize = 2;
+
 const VERSION_TABLE: &str = "CREATE TABLE IF NOT EXISTS semel_migrations (
     version    INTEGER PRIMARY KEY,
     name       TEXT NOT NULL,
@@ -138,12 +141,22 @@ impl SqliteStore {
         count_events(&mut connection).await
     }
 
-    /// Drops the tables **and all events in them**, unless there are more than `at_most` by now:
-    /// whoever looked before learns that something was written since. One transaction; does
-    /// nothing when there are no tables.
+    /// How many letters consumers have left: messages that are nowhere else, dead ones and those that
+    /// wait behind them.
     ///
     /// # Errors
-    /// `Refused` when there are more events, `Unavailable` when the file stays locked,
+    /// `Unavailable` when the file is locked.
+    pub async fn count_letters(&self) -> Result<u64, Failure> {
+        let mut connection = self.pool().acquire().await.map_err(failure("count letters"))?;
+        count_letters(&mut connection).await
+    }
+
+    /// Drops the tables **and all events in them**, unless there are more than `at_most` by now, or
+    /// consumers have left letters: whoever looked before learns that something was written since. One
+    /// transaction; does nothing when there are no tables.
+    ///
+    /// # Errors
+    /// `Refused` when there is more to be lost, `Unavailable` when the file stays locked,
     /// `Misconfigured` when the tables are of a newer semel.
     pub async fn drop_tables(&self, at_most: Option<u64>) -> Result<(), Failure> {
         let failed = || failure("drop the tables");
@@ -154,14 +167,26 @@ impl SqliteStore {
         if present == 0 {
             return Ok(());
         }
-        let events = count_events(&mut tx).await?;
-        if at_most.is_some_and(|most| events > most) {
+        if let Some(most) = at_most
+            && (count_events(&mut tx).await? > most || count_letters(&mut tx).await? > 0)
+        {
             return Err(versions::written_meanwhile("SQLite"));
         }
         let sql = drop_sql_of(&MIGRATIONS[..present]);
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await.map_err(failed())?;
         tx.commit().await.map_err(failed())
     }
+}
+
+async fn count_letters(connection: &mut SqliteConnection) -> Result<u64, Failure> {
+    if versions(connection).await?.newest < WITH_LETTERS {
+        return Ok(0);
+    }
+    let count: i64 = sqlx::query_scalar("SELECT count(*) FROM semel_letters")
+        .fetch_one(connection)
+        .await
+        .map_err(failure("count letters"))?;
+    Ok(count.unsigned_abs())
 }
 
 async fn count_events(connection: &mut SqliteConnection) -> Result<u64, Failure> {

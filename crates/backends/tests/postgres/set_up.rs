@@ -150,6 +150,31 @@ async fn later_tables_that_say_so_are_worked_with() {
     assert_eq!(kept.code(), "E-SCHEMA-NEWER", "who does not know them cannot drop them");
 }
 
+/// A consumer has acknowledged what it left there: it is nowhere else.
+#[tokio::test]
+async fn letters_of_consumers_keep_the_tables() {
+    let database = database!();
+    database
+        .run(
+            "insert into semel.letters (consumer, message_id, lane, place, state, attempts, message)
+            values ('billing', gen_random_uuid(), 1, 0, 'behind', 0, '{}')",
+        )
+        .await;
+    assert_eq!(database.store.count_letters().await.unwrap(), 1);
+    let kept = database.store.drop_tables(Some(0)).await.unwrap_err();
+    assert_eq!(kept.code(), "E-EVENTS-LEFT");
+    database.store.drop_tables(None).await.unwrap();
+}
+
+/// They were made before consumers left letters.
+#[tokio::test]
+async fn tables_of_the_first_version_are_counted_and_dropped() {
+    let database = database!();
+    database.run(BACK_TO_THE_FIRST).await;
+    assert_eq!(database.store.count_letters().await.unwrap(), 0);
+    database.store.drop_tables(Some(0)).await.unwrap();
+}
+
 #[tokio::test]
 async fn older_tables_are_refused() {
     let database = database!();

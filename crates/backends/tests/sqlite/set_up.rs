@@ -134,6 +134,29 @@ async fn later_tables_that_say_so_are_worked_with() {
     assert_eq!(kept.code(), "E-SCHEMA-NEWER", "who does not know them cannot drop them");
 }
 
+/// A consumer has acknowledged what it left there: it is nowhere else.
+#[tokio::test]
+async fn letters_of_consumers_keep_the_tables() {
+    let database = Database::new().await;
+    let insert =
+        "INSERT INTO semel_letters (consumer, message_id, lane, place, state, attempts, message,
+        changed_at) VALUES ('billing', 'm', 1, 0, 'behind', 0, '{}', 0)";
+    set_version(&database.store, insert).await;
+    assert_eq!(database.store.count_letters().await.unwrap(), 1);
+    let kept = database.store.drop_tables(Some(0)).await.unwrap_err();
+    assert_eq!(kept.code(), "E-EVENTS-LEFT");
+    database.store.drop_tables(None).await.unwrap();
+}
+
+/// They were made before consumers left letters.
+#[tokio::test]
+async fn tables_of_the_first_version_are_counted_and_dropped() {
+    let database = Database::new().await;
+    set_version(&database.store, BACK_TO_THE_FIRST).await;
+    assert_eq!(database.store.count_letters().await.unwrap(), 0);
+    database.store.drop_tables(Some(0)).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_wrong_url_is_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -203,7 +226,7 @@ async fn write(store: &SqliteStore) {
 }
 
 async fn set_version(store: &SqliteStore, sql: &'static str) {
-    sqlx::query(sql).execute(store.pool()).await.unwrap();
+    sqlx::raw_sql(sql).execute(store.pool()).await.unwrap();
 }
 
 async fn tables(store: &SqliteStore) -> Vec<(String, Option<String>)> {

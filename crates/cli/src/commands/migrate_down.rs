@@ -9,13 +9,14 @@ use super::{connect, database_kind, database_problem};
 use crate::args::DownOptions;
 use crate::exit::{Exit, Problem};
 use crate::output::print;
-use crate::wiring::{Database, Missing, shown};
+use crate::wiring::{Database, DatabaseKind, Missing, shown};
 
 const EFFECT: &str = "the tables and their events are as they were";
 
 pub(super) async fn run(options: &DownOptions) -> Result<Exit, Problem> {
+    let kind = database_kind(&options.database, EFFECT)?;
     if options.dry_run {
-        print(&(database_kind(&options.database, EFFECT)?.drop)());
+        print(&(kind.drop)());
         return Ok(Exit::Done);
     }
     let problem = |failure| database_problem(&options.database, failure, EFFECT);
@@ -25,7 +26,7 @@ pub(super) async fn run(options: &DownOptions) -> Result<Exit, Problem> {
         return Ok(Exit::Done);
     }
     let events = database.count_events().await.map_err(problem)?;
-    let left = events_left(database.as_ref()).await.map_err(problem)?;
+    let left = events_left(options, kind, database.as_ref()).await.map_err(problem)?;
     if !options.force && !left.is_empty() {
         return Err(problem(would_be_lost(&left)));
     }
@@ -38,8 +39,30 @@ pub(super) async fn run(options: &DownOptions) -> Result<Exit, Problem> {
     Ok(Exit::Done)
 }
 
-/// What is not published, pipeline by pipeline.
-async fn events_left(database: &dyn Database) -> Result<Vec<String>, Failure> {
+/// What is nowhere else: events that are not published, pipeline by pipeline, those that wait in the log,
+/// and those that consumers have put aside.
+async fn events_left(
+    options: &DownOptions,
+    kind: &DatabaseKind,
+    database: &dyn Database,
+) -> Result<Vec<String>, Failure> {
+    // Nobody would hear of it, and a log that cannot be read must not keep them from what they insist on.
+    if options.force && options.yes {
+        return Ok(Vec::new());
+    }
+    let mut left = events_of_pipelines(database).await?;
+    let letters = database.count_letters().await?;
+    left.extend(
+        (letters > 0).then(|| format!("{letters} letters of consumers, dead or behind one")),
+    );
+    if let Some(messages) = &kind.messages {
+        let waiting = (messages.count)(options.database.url.clone()).await?;
+        left.extend((waiting > 0).then(|| format!("{waiting} messages that no relay has carried")));
+    }
+    Ok(left)
+}
+
+async fn events_of_pipelines(database: &dyn Database) -> Result<Vec<String>, Failure> {
     let pipelines = database.pipelines().await?;
     let mut left = Vec::new();
     for pipeline in &pipelines {

@@ -15,6 +15,8 @@ mod later;
     feature = "redis"
 ))]
 mod logins;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod shared;
 mod sinks;
 mod topics;
@@ -107,6 +109,8 @@ pub(crate) struct Messages {
     pub(crate) carry: fn(String, String, bool) -> Connecting<Listening>,
     /// Whether somebody carries them.
     pub(crate) is_carried: fn(String) -> Connecting<bool>,
+    /// How many nobody has carried.
+    pub(crate) count: fn(String) -> Connecting<u64>,
 }
 
 /// How an outbox or an inbox is divided into partitions of some time.
@@ -151,11 +155,11 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         schema: semel_backends::postgres::schema_sql,
         partitions: Some(Partitions {
             sql: semel_backends::postgres::partition_sql,
-            apply: |url, span| Box::pin(partition_postgres(url, span)),
+            apply: |url, span| Box::pin(postgres::partition(url, span)),
         }),
         inbox_partitions: Some(Partitions {
             sql: semel_backends::postgres::inbox_partition_sql,
-            apply: |url, span| Box::pin(partition_inbox(url, span)),
+            apply: |url, span| Box::pin(postgres::partition_inbox(url, span)),
         }),
         drop: semel_backends::postgres::drop_sql,
         grants: semel_backends::postgres::grants_sql,
@@ -164,11 +168,12 @@ pub(crate) const DATABASES: &[DatabaseKind] = &[
         tails: true,
         messages: Some(Messages {
             sql: semel_backends::postgres::messages_sql,
-            prepare: |url| Box::pin(prepare_messages(url)),
-            carry: |url, pipeline, all| Box::pin(carry_messages(url, pipeline, all)),
-            is_carried: |url| Box::pin(is_carried(url)),
+            prepare: |url| Box::pin(postgres::prepare_messages(url)),
+            carry: |url, pipeline, all| Box::pin(postgres::carry_messages(url, pipeline, all)),
+            is_carried: |url| Box::pin(postgres::is_carried(url)),
+            count: |url| Box::pin(postgres::count_messages(url)),
         }),
-        connect: |url, _| Box::pin(connect_postgres(url)),
+        connect: |url, _| Box::pin(postgres::connect(url)),
     },
     #[cfg(feature = "mysql")]
     DatabaseKind {
@@ -212,7 +217,10 @@ pub(crate) trait Database: Diagnose {
     /// How many events there are, in whatever state.
     async fn count_events(&self) -> Result<u64, Failure>;
 
-    /// Drops the tables, unless there are more events than that by now.
+    /// How many letters consumers have left.
+    async fn count_letters(&self) -> Result<u64, Failure>;
+
+    /// Drops the tables, unless there are more events than that by now, or anything else is lost.
     async fn drop_tables(&self, at_most: Option<u64>) -> Result<(), Failure>;
 
     /// Writes one event in a transaction of its own.
@@ -350,44 +358,6 @@ async fn connect_sqlite(mut url: String, missing: Missing) -> Result<Box<dyn Dat
     Ok(Box::new(SqliteConfig::new(&url)?.connect().await?))
 }
 
-#[cfg(feature = "postgres")]
-async fn connect_postgres(url: String) -> Result<Box<dyn Database>, Failure> {
-    let config = semel_backends::postgres::PostgresConfig::new(&url)?;
-    // Each share keeps one; they are opened when they are needed.
-    Ok(Box::new(config.connections(Share::MOST + 10).connect().await?))
-}
-
-#[cfg(feature = "postgres")]
-async fn partition_postgres(url: String, span: Duration) -> Result<bool, Failure> {
-    semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?.partition(span).await
-}
-
-#[cfg(feature = "postgres")]
-async fn partition_inbox(url: String, span: Duration) -> Result<bool, Failure> {
-    let store = semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?;
-    store.partition_inbox(span).await
-}
-
-#[cfg(feature = "postgres")]
-async fn prepare_messages(url: String) -> Result<(), Failure> {
-    semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?.prepare_messages().await
-}
-
-#[cfg(feature = "postgres")]
-async fn carry_messages(url: String, pipeline: String, all: bool) -> Result<Listening, Failure> {
-    let store = semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?;
-    let carrying = store.carry_messages(&pipeline).await?;
-    if all {
-        carrying.caught_up().await?;
-    }
-    Ok(Box::new(carrying))
-}
-
-#[cfg(feature = "postgres")]
-async fn is_carried(url: String) -> Result<bool, Failure> {
-    semel_backends::postgres::PostgresConfig::new(&url)?.connect().await?.is_carried().await
-}
-
 #[cfg(feature = "mysql")]
 async fn connect_mysql(url: String) -> Result<Box<dyn Database>, Failure> {
     Ok(Box::new(semel_backends::mysql::MysqlConfig::new(&url)?.connect().await?))
@@ -417,6 +387,10 @@ macro_rules! implement_database {
 
             async fn count_events(&self) -> Result<u64, Failure> {
                 self.count_events().await
+            }
+
+            async fn count_letters(&self) -> Result<u64, Failure> {
+                self.count_letters().await
             }
 
             async fn drop_tables(&self, at_most: Option<u64>) -> Result<(), Failure> {

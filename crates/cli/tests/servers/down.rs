@@ -4,9 +4,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use semel_testkit::services::Service;
+use sqlx::any::install_default_drivers;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection};
 
-use super::server::{Folder, Server, number};
+use super::server::{Folder, Server, execute, number};
 
 /// What all databases have in common. `url` is that of a database without tables.
 fn tables_go_when_nothing_is_lost_by_it(folder: &Folder, url: &str) {
@@ -71,6 +72,82 @@ async fn mysql_tables_go_when_nothing_is_lost_by_it() {
     tables_go_when_nothing_is_lost_by_it(&server, &server.url);
     let left = "select count(*) from information_schema.tables where table_schema = database()";
     assert_eq!(number(&server.url, left).await.unwrap(), 0);
+    server.remove().await;
+}
+
+/// What a consumer has put aside is acknowledged at the broker: it is nowhere else. `insert` writes one.
+async fn letters_of_consumers_are_not_lost(folder: &Folder, url: &str, insert: &str) {
+    let migrate = |code, what: &[&str]| {
+        folder.expect(code, url, &[&["migrate"], what, &["--database", url]].concat())
+    };
+    migrate(0, &["up"]);
+    execute(url, insert).await.unwrap();
+    let message = migrate(1, &["down", "--yes"]);
+    assert!(message.contains("E-EVENTS-LEFT") && message.contains("1 letters"), "{message}");
+    migrate(0, &["status"]);
+    assert!(migrate(0, &["down", "--yes", "--force"]).contains("the tables are gone"));
+}
+
+#[tokio::test]
+async fn letters_in_sqlite_are_not_lost() {
+    install_default_drivers();
+    let folder = Folder::new();
+    let file = folder.file("shop.db");
+    std::fs::write(&file, "").unwrap();
+    let insert = "insert into semel_letters (consumer, message_id, lane, place, state, attempts, message, \
+        changed_at) values ('billing', 'm', 1, 0, 'behind', 0, '{}', 0)";
+    let url = format!("sqlite://{}", file.display());
+    letters_of_consumers_are_not_lost(&folder, &url, insert).await;
+}
+
+#[tokio::test]
+async fn letters_in_postgres_are_not_lost() {
+    let Some(server) = Server::start(Service::Postgres, "down_l").await else { return };
+    let insert = "insert into semel.letters (consumer, message_id, lane, place, state, attempts, message) \
+        values ('billing', gen_random_uuid(), 1, 0, 'dead', 5, '{}')";
+    letters_of_consumers_are_not_lost(&server, &server.url, insert).await;
+    server.remove().await;
+}
+
+#[tokio::test]
+async fn letters_in_mysql_are_not_lost() {
+    let Some(server) = Server::start(Service::Mysql, "down_l").await else { return };
+    let insert = "insert into semel_letters (consumer, message_id, lane, place, state, attempts, message, \
+        changed_at) values ('billing', unhex(replace(uuid(), '-', '')), 1, 0, 'dead', 5, '{}', now(6))";
+    letters_of_consumers_are_not_lost(&server, &server.url, insert).await;
+    server.remove().await;
+}
+
+#[tokio::test]
+async fn messages_that_no_relay_has_carried_are_not_lost() {
+    let Some(server) = Server::start(Service::Postgres, "down_m").await else { return };
+    let run = |code, arguments: &[&str]| server.expect(code, &server.url, arguments);
+    let down = ["migrate", "down", "--yes", "--database", &server.url];
+    run(0, &["migrate", "up", "--messages", "--database", &server.url]);
+    let emit = async |prefix: &str, text: &str| {
+        let emit = format!("perform pg_logical_emit_message(true, '{prefix}', '{text}')");
+        server.run(&format!("do $$ begin {emit}; end $$")).await;
+    };
+    emit("other", "of somebody else").await;
+    server.run("create table other (content text); insert into other values ('x')").await;
+    let event = r#"{"id": "01890a5d-ac96-774b-bcce-b302099a8057", "aggregate_type": "order",
+        "aggregate_id": "42", "event_type": "OrderPlaced", "payload": "{}"}"#;
+    emit("semel", event).await;
+    let message = run(1, &down);
+    let expected = "1 messages that no relay has carried";
+    assert!(message.contains("E-EVENTS-LEFT") && message.contains(expected), "{message}");
+    run(1, &down);
+    server.configure("");
+    let text = std::fs::read_to_string(server.file("semel.toml")).unwrap();
+    let text = text.replace("[sink.out]", "outbox = \"messages\"\n[sink.out]");
+    std::fs::write(server.file("semel.toml"), text).unwrap();
+    run(0, &["relay", "--drain"]);
+    let is_read = "select count(*) from pg_replication_slots
+                   where active and database = current_database()";
+    while number(&server.url, is_read).await.unwrap() > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(run(0, &down).contains("the tables are gone, with 1 events"));
     server.remove().await;
 }
 

@@ -18,7 +18,7 @@ mod slot;
 
 use semel_core::outbox::AppendError;
 use semel_core::{Event, Failure};
-use sqlx::{Postgres, Transaction};
+use sqlx::{PgConnection, Postgres, Transaction};
 
 use super::error::failure;
 use super::store::PostgresStore;
@@ -44,6 +44,12 @@ pub(super) async fn append(
         return Err(AppendError::Store(slot::not_kept(why)));
     }
     Ok(())
+}
+
+/// How many messages wait in the log; none where the slot keeps none.
+pub(super) async fn count(connection: &mut PgConnection) -> Result<u64, Failure> {
+    let slot = Slot::look(&mut *connection).await?;
+    if slot.keeps { slot.count(connection).await } else { Ok(0) }
 }
 
 impl PostgresStore {
@@ -89,6 +95,17 @@ impl PostgresStore {
         let slot = Slot::look(self.pool()).await?;
         slot.check()?;
         Ok(Carrying::start(self.clone(), pipeline, slot.name))
+    }
+
+    /// How many messages no relay has carried into the outbox: they are in the log only, all of which
+    /// is read that the slot keeps.
+    ///
+    /// # Errors
+    /// `Transient` when a relay carries them at the moment, `Misconfigured` when the user may not read
+    /// the log.
+    pub async fn count_messages(&self) -> Result<u64, Failure> {
+        let mut step = self.step().await?;
+        count(&mut step).await
     }
 
     /// Whether a relay carries messages, in any process.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use semel_core::Failure;
 use sqlx::error::DatabaseError;
-use sqlx::{AssertSqlSafe, PgExecutor, PgPool};
+use sqlx::{AssertSqlSafe, PgConnection, PgExecutor, PgPool};
 
 use super::super::error::failure;
 use super::super::row::column;
@@ -142,6 +142,18 @@ impl Slot {
             limit_bytes: column(&row, 11)?,
             log_end: column(&row, 12)?,
         })
+    }
+
+    /// How many messages it keeps that were not carried. They stay there.
+    pub(super) async fn count(&self, connection: &mut PgConnection) -> Result<u64, Failure> {
+        // As the protocol has them: the letter M, flags and a place, then the prefix and its end.
+        const COUNT: &str = "select count(*) from pg_logical_slot_peek_binary_changes($1, null, null, \
+            'proto_version', '1', 'publication_names', 'semel_messages', 'messages', 'true') \
+            where substring(data from 1 for 1) = 'M'::bytea \
+            and substring(data from 11 for 6) = 'semel'::bytea || '\\x00'::bytea";
+        let counted = sqlx::query_scalar(COUNT).bind(&self.name).fetch_one(connection).await;
+        let count: i64 = counted.map_err(failure("count the messages that wait in the log"))?;
+        Ok(count.unsigned_abs())
     }
 
     /// What makes it, as one statement without any other: PostgreSQL cannot make a slot while

@@ -51,6 +51,26 @@ async fn nothing_is_written_that_nobody_keeps() {
     assert_eq!(delivered_numbers(&database.relay().await.deliver_all(10).await), [1, 3]);
 }
 
+/// Also not by whoever looked before they were written.
+#[tokio::test]
+async fn messages_that_were_not_carried_keep_the_tables() {
+    let database = messages!();
+    let (store, count) = (&database.store, async || database.store.count_messages().await.unwrap());
+    assert_eq!(count().await, 0);
+    let mut undecided = database.begin().await;
+    database.emit_in(&mut undecided, &[event("a", 0)]).await;
+    database.emit(&events("a", 1..4)).await;
+    assert_eq!((count().await, count().await), (3, 3), "they stay there");
+    assert_eq!(store.drop_tables(Some(0)).await.unwrap_err().code(), "E-EVENTS-LEFT");
+    undecided.rollback().await.unwrap();
+    database.carry_all().await;
+    let is_read = "select not exists (select from pg_replication_slots
+        where active and database = current_database())";
+    database.wait_for("nobody carries", is_read).await;
+    assert_eq!(count().await, 0);
+    store.drop_tables(Some(3)).await.unwrap();
+}
+
 /// A standby that is told to has the slot as well, from PostgreSQL 17 on.
 #[tokio::test]
 async fn the_slot_follows_to_standbys_where_slots_can() {
