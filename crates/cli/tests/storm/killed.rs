@@ -1,5 +1,5 @@
 //! One relay, killed every two seconds while sixteen write: on every database, and on tables of the
-//! classic shape that somebody else made.
+//! classic shape that somebody else made. Two of one SQLite file, whose leader is killed.
 
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,26 @@ async fn one_relay_killed_every_two_seconds_on_sqlite() {
     let relays = Relays::new(&url, "poll", &limited(LEADER), LEASE, 1);
     let writers = Writers::start(&url, 16).await;
     kill_every_two_seconds("killed, SQLite", relays, writers, storm_of(SHORT)).await;
+}
+
+/// Nobody forgets its lease: the other one takes over when it has run out.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_leader_of_two_is_killed_and_replaced_on_sqlite() {
+    let (_folder, url) = file();
+    let mut relays = Relays::new(&url, "poll", &limited(LEADER), LEASE, 2);
+    let writers = Writers::start(&url, 16).await;
+    let (began, mut took) = (Instant::now(), Vec::new());
+    while began.elapsed() < storm_of(SHORT) || took.len() < 2 {
+        sleep(Duration::from_secs(1)).await;
+        let leader = relays.leader().await;
+        relays.kill(leader);
+        took.push(relays.next_publishing().await);
+        relays.start(leader);
+    }
+    println!("taken over {} times: {took:.2?}, lease {LEASE:?}", took.len());
+    assert!(relays.all_run(), "who does not lead stands by");
+    relays.stop_all();
+    end("taken over, SQLite", relays, writers, took.len()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -221,6 +221,8 @@ impl Relays {
         let mut connection = AnyConnection::connect(&self.url).await.unwrap();
         let owner = if self.url.starts_with("postgres") {
             "select owner from semel.share where until > now()"
+        } else if self.url.starts_with("sqlite") {
+            "SELECT owner FROM semel_share WHERE until > unixepoch('subsec') * 1000000"
         } else {
             "SELECT owner FROM semel_share WHERE expires_at > utc_timestamp(6)"
         };
