@@ -60,6 +60,10 @@ where
     for discreet in DISCREET.into_iter().filter_map(|directive| directive.parse().ok()) {
         filter = filter.add_directive(discreet);
     }
+    // And this one whatever a URL has that it does not know, such as a misspelt password.
+    if let Ok(silent) = "sqlx_postgres::options::parse=off".parse() {
+        filter = filter.add_directive(silent);
+    }
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal() && wants_colours(env::var_os("NO_COLOR").as_deref()))

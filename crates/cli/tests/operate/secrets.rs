@@ -201,6 +201,7 @@ fn no_secret_of_a_source_is_ever_said() {
         "postgres://me:MARKER?x@127.0.0.1:1/shop",
         "postgres://me:x?MARKER#x@127.0.0.1:1/shop",
         "mysql://me@127.0.0.1:1/shop?password=x@MARKER",
+        "postgres://me@127.0.0.1:1/shop?sslpassword=MARKER",
     ];
     for url in urls.map(|url| url.replace("MARKER", MARKER)) {
         fs::write(shop.file("url"), &url).unwrap();
