@@ -4,7 +4,7 @@ use semel_core::Failure;
 
 use super::Mapping;
 use super::database::Database;
-use super::dialect::Dialect;
+use super::dialect::{Dialect, Key};
 use super::statement::{Row, Statement};
 use super::table::{Column, ColumnType};
 
@@ -71,11 +71,46 @@ pub(super) async fn tables(
     Ok(rows.iter().filter_map(|row| row.text(0)).collect())
 }
 
+/// How the table may be written in SQL, and the column of semel's own that has it as one of them: with its
+/// schema, and without where it is found without.
+pub(super) async fn spellings(
+    database: &dyn Database,
+    mapping: &Mapping,
+) -> Result<(Key, Vec<String>), Failure> {
+    let (dialect, schema) = (database.dialect(), mapping.schema.as_deref());
+    let mut sql = database.statement();
+    match dialect {
+        Dialect::Postgres => {
+            sql.push(
+                "select n.nspname::text, case when pg_table_is_visible(c.oid) then n.nspname::text end \
+                 from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = ",
+            );
+            regclass(&mut sql, mapping)
+        }
+        Dialect::Mysql => {
+            sql.push("SELECT coalesce(").text(schema).push(", database()), database()")
+        }
+        Dialect::Sqlite => {
+            sql.push("SELECT lower(coalesce(").text(schema).push(", 'main')), 'main'")
+        }
+    };
+    let table = dialect.quote(&mapping.table);
+    let mut all = Vec::new();
+    for row in database.read(WHAT, sql).await? {
+        let (schema, usual) = (row.text(0).unwrap_or_default(), row.text(1));
+        all.push(format!("{}.{table}", dialect.quote(&schema)));
+        all.extend((Some(schema) == usual).then(|| table.clone()));
+    }
+    // SQLite does not tell upper and lower case apart.
+    let column = if dialect == Dialect::Sqlite { "relation COLLATE NOCASE" } else { "relation" };
+    Ok((Key::own(column), all))
+}
+
 /// The table as PostgreSQL knows it.
-pub(super) fn regclass(sql: &mut Statement, mapping: &Mapping) {
+pub(super) fn regclass<'s>(sql: &'s mut Statement, mapping: &Mapping) -> &'s mut Statement {
     let schema = mapping.schema.as_ref().map(|schema| Dialect::Postgres.quote(schema) + ".");
     let name = schema.unwrap_or_default() + &Dialect::Postgres.quote(&mapping.table);
-    sql.push("to_regclass(").text(name.as_str()).push(")");
+    sql.push("to_regclass(").text(name.as_str()).push(")")
 }
 
 pub(super) fn in_schema(sql: &mut Statement, mapping: &Mapping) {

@@ -223,9 +223,10 @@ impl Faults {
 }
 
 async fn is_read_already(database: &dyn Database, table: &Table) -> Result<bool, Failure> {
+    let (relation, spellings) = catalog::spellings(database, &table.mapping).await?;
     let mut sql = database.statement();
-    sql.push(&format!("SELECT 1 FROM {} WHERE relation = ", database.dialect().owners()));
-    sql.text(table.name.as_str());
+    sql.push(&format!("SELECT 1 FROM {} WHERE ", database.dialect().owners()));
+    sql.among(&relation, &spellings);
     Ok(!database.read("look who owns the table", sql).await?.is_empty())
 }
 
@@ -248,10 +249,10 @@ fn misfit(dialect: Dialect, role: &str, kind: ColumnType) -> Option<&'static str
     use ColumnType::{Any, Bit, Boolean, Bytes, Integer, Json, LocalTime, Other, Text, Time, Uuid};
     let (fits, wanted) = match (role, dialect) {
         (_, _) if kind == Any => (true, ""),
-        ("id" | "event_id", Dialect::Mysql) => {
+        ("id" | "event_id", Dialect::Mysql | Dialect::Sqlite) => {
             (matches!(kind, Integer | Text | Uuid | Bytes), "a whole number, text, a UUID or bytes")
         }
-        ("id" | "event_id", _) => {
+        ("id" | "event_id", Dialect::Postgres) => {
             (matches!(kind, Integer | Text | Uuid), "a whole number, text or a UUID")
         }
         ("payload", _) => (matches!(kind, Json | Text | Bytes), "JSON, text or bytes"),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use semel_core::Failure;
 
+use super::catalog;
 use super::database::Database;
 use super::dialect::Key;
 use super::statement::{Kind, Row, Statement};
@@ -28,12 +29,15 @@ impl Pipeline {
         own.push(&format!("INSERT INTO {owners} (pipeline, relation, epoch) VALUES ("));
         own.text(self.name.as_str()).push(", ").text(self.relation()).push(", 1) ");
         own.push(match database.dialect() {
-            super::dialect::Dialect::Mysql => "ON DUPLICATE KEY UPDATE epoch = epoch + 1",
+            super::dialect::Dialect::Mysql => {
+                "ON DUPLICATE KEY UPDATE epoch = epoch + 1, relation = VALUES(relation)"
+            }
             super::dialect::Dialect::Postgres => {
-                "ON CONFLICT (pipeline) DO UPDATE SET epoch = mapped.epoch + 1"
+                "ON CONFLICT (pipeline) DO UPDATE SET epoch = mapped.epoch + 1, \
+                 relation = excluded.relation"
             }
             super::dialect::Dialect::Sqlite => {
-                "ON CONFLICT (pipeline) DO UPDATE SET epoch = epoch + 1"
+                "ON CONFLICT (pipeline) DO UPDATE SET epoch = epoch + 1, relation = excluded.relation"
             }
         });
         let mut read = database.statement();
@@ -50,12 +54,13 @@ impl Pipeline {
     /// A mark says "published" once: a table has one pipeline, and a pipeline one table.
     async fn refuse_others(&self, database: &dyn Database) -> Result<(), Failure> {
         let owners = database.dialect().owners();
+        let (relation, spellings) = catalog::spellings(database, &self.table.mapping).await?;
         let mut sql = database.statement();
         sql.push(&format!("SELECT pipeline, relation FROM {owners} WHERE ("));
         sql.push("pipeline = ").text(self.name.as_str());
-        sql.push(" OR relation = ").text(self.relation()).push(") AND NOT (");
+        sql.push(" OR ").among(&relation, &spellings).push(") AND NOT (");
         sql.push("pipeline = ").text(self.name.as_str());
-        sql.push(" AND relation = ").text(self.relation()).push(")");
+        sql.push(" AND ").among(&relation, &spellings).push(")");
         let rows = database.read("look who owns the table", sql).await?;
         let Some(other) = rows.first() else { return Ok(()) };
         let (pipeline, relation) = (other.text(0).unwrap_or_default(), other.text(1));
@@ -67,7 +72,8 @@ impl Pipeline {
             format!("{name}: the table {relation} is read by the pipeline {pipeline:?}")
         };
         Err(Failure::misconfigured("E-MAPPED-TAKEN", what).with_fix(format!(
-            "use that one, or, if it is not used any more, delete its rows from {owners} and {}",
+            "use that one, or, if it is not used any more, delete its rows from {owners} and {}; if they \
+             are two tables, write the schema into both mappings",
             database.dialect().parked()
         )))
     }

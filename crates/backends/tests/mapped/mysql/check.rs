@@ -52,3 +52,31 @@ async fn an_id_that_is_unique_by_itself_or_with_ranges_is_taken() {
         checked(&database, &rest).await.expect(&rest);
     }
 }
+
+#[tokio::test]
+async fn a_table_has_one_pipeline_however_it_is_written() {
+    const COLUMNS: &str = "id BIGINT PRIMARY KEY, aggregate_type TEXT,
+        aggregate_id TEXT, event_type TEXT, payload TEXT, created_at DATETIME, published_at DATETIME";
+    let Some(database) = Database::new().await else { return };
+    for name in ["a", "b"] {
+        database.run(&format!("CREATE TABLE {name} ({COLUMNS})")).await;
+    }
+    let schema: String =
+        sqlx::query_scalar("SELECT database()").fetch_one(database.pool()).await.unwrap();
+    let mapping = |table: &str| Mapping::transactional_outbox(table);
+    let open = async |pipeline: &str, mapping: Mapping| {
+        database.store.mapped_source(pipeline, &mapping).await.map(drop)
+    };
+    open("orders", mapping("a")).await.unwrap();
+    open("payments", mapping("b").in_schema(schema.as_str())).await.unwrap();
+    for (pipeline, mapping) in [
+        ("orders", mapping("b")),
+        ("payments", mapping("a").in_schema(schema.as_str())),
+        ("returns", mapping("a").in_schema(schema.as_str())),
+        ("returns", mapping("b")),
+    ] {
+        let failure = open(pipeline, mapping).await.unwrap_err();
+        assert_eq!(failure.code(), "E-MAPPED-TAKEN", "{failure}");
+    }
+    open("orders", mapping("a").in_schema(schema.as_str())).await.unwrap();
+}

@@ -191,9 +191,18 @@ async fn a_table_has_one_pipeline_and_a_pipeline_one_table() {
     database.run(&format!("create table a {table}; create table b {table}")).await;
     let mapping = |table: &str| Mapping::transactional_outbox(table);
     database.store.mapped_source("orders", &mapping("a")).await.unwrap();
-    for (pipeline, table) in [("orders", "b"), ("payments", "a")] {
-        let failure = database.store.mapped_source(pipeline, &mapping(table)).await.unwrap_err();
+    for (pipeline, mapping) in [
+        ("orders", mapping("b")),
+        ("payments", mapping("a")),
+        ("payments", mapping("a").in_schema("public")),
+    ] {
+        let failure = database.store.mapped_source(pipeline, &mapping).await.unwrap_err();
         assert_eq!(failure.code(), "E-MAPPED-TAKEN", "{failure}");
     }
-    database.store.mapped_source("payments", &mapping("b")).await.unwrap();
+    database.store.mapped_source("payments", &mapping("b").in_schema("public")).await.unwrap();
+    let failure = database.store.mapped_source("returns", &mapping("b")).await.unwrap_err();
+    assert_eq!(failure.code(), "E-MAPPED-TAKEN", "{failure}");
+    database.store.mapped_source("orders", &mapping("a").in_schema("public")).await.unwrap();
+    database.run(&format!("create schema elsewhere; create table elsewhere.a {table}")).await;
+    database.store.mapped_source("returns", &mapping("a").in_schema("elsewhere")).await.unwrap();
 }

@@ -46,3 +46,31 @@ async fn an_id_that_is_unique_by_itself_is_taken() {
         checked(&database, &definition).await.expect(&definition);
     }
 }
+
+#[tokio::test]
+async fn a_table_has_one_pipeline_however_it_is_written() {
+    const COLUMNS: &str = "id INTEGER PRIMARY KEY, aggregate_type TEXT,
+        aggregate_id TEXT, event_type TEXT, payload TEXT, created_at TEXT, published_at TEXT";
+    let database = Database::new().await;
+    for name in ["a", "b"] {
+        run(&database, &format!("CREATE TABLE {name} ({COLUMNS})")).await;
+    }
+    let mapping = |table: &str| Mapping::transactional_outbox(table);
+    let open = async |pipeline: &str, mapping: Mapping| {
+        database.store.mapped_source(pipeline, &mapping).await.map(drop)
+    };
+    open("orders", mapping("a")).await.unwrap();
+    open("payments", mapping("b").in_schema("main")).await.unwrap();
+    for (pipeline, mapping) in [
+        ("orders", mapping("b")),
+        ("payments", mapping("a").in_schema("main")),
+        ("returns", mapping("a").in_schema("main")),
+        ("returns", mapping("b")),
+        ("payments", mapping("A")),
+        ("payments", mapping("a").in_schema("Main")),
+    ] {
+        let failure = open(pipeline, mapping).await.unwrap_err();
+        assert_eq!(failure.code(), "E-MAPPED-TAKEN", "{failure}");
+    }
+    open("orders", mapping("a").in_schema("main")).await.unwrap();
+}
