@@ -21,6 +21,8 @@ pub(crate) struct Key {
     pub(crate) type_name: String,
     /// What stands before and after a parameter that is given as text.
     pub(crate) parameter: (&'static str, &'static str),
+    /// It has whatever was written, also bytes and numbers, whatever its type.
+    pub(crate) takes_anything: bool,
 }
 
 impl Dialect {
@@ -114,12 +116,20 @@ impl Dialect {
         }
     }
 
-    /// A value as text.
+    /// A value as text. In SQLite a UUID may be 16 bytes in a column of any type: so do libraries write
+    /// it. No ASCII text has the bits of its variant.
     pub(crate) fn as_text(self, value: &str) -> String {
         match self {
             Self::Postgres => format!("({value})::text"),
             Self::Mysql => format!("CAST({value} AS CHAR CHARACTER SET utf8mb4)"),
-            Self::Sqlite => format!("CAST({value} AS TEXT)"),
+            Self::Sqlite => format!(
+                "CASE WHEN typeof({value}) = 'blob' AND length({value}) = 16 \
+                 AND hex(substr({value}, 9, 1)) BETWEEN '80' AND 'BF' \
+                 THEN lower({}) ELSE CAST({value} AS TEXT) END",
+                [(1, 4), (5, 2), (7, 2), (9, 2), (11, 6)]
+                    .map(|(from, bytes)| format!("hex(substr({value}, {from}, {bytes}))"))
+                    .join(" || '-' || ")
+            ),
         }
     }
 
@@ -180,7 +190,8 @@ impl Key {
     /// A column of semel's own that holds texts.
     pub(crate) fn own(column: &str) -> Self {
         let (column, text) = (column.to_owned(), column.to_owned());
-        Self { column, text, type_name: "text".into(), parameter: ("", "") }
+        let type_name = "text".into();
+        Self { column, text, type_name, parameter: ("", ""), takes_anything: false }
     }
 
     /// A column of a mapped table.
@@ -193,11 +204,19 @@ impl Key {
             (Dialect::Mysql, ColumnType::Integer) => {
                 (dialect.as_text(&column), ("CAST(", " AS SIGNED)"))
             }
+            (Dialect::Sqlite, _) => (
+                format!(
+                    "CASE typeof({column}) WHEN 'blob' THEN lower(hex({column})) \
+                     ELSE CAST({column} AS TEXT) END"
+                ),
+                ("", ""),
+            ),
             _ => (dialect.as_text(&column), ("", "")),
         };
         // Without a length, `character` has room for one letter: everything else would be cut off.
         let type_name = if type_name == "character" { "bpchar" } else { type_name };
-        Self { column, text, type_name: type_name.to_owned(), parameter }
+        let takes_anything = dialect == Dialect::Sqlite && *kind != ColumnType::Integer;
+        Self { column, text, type_name: type_name.to_owned(), parameter, takes_anything }
     }
 }
 

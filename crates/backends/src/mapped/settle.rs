@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use semel_core::{Failure, Fault, Holding, Outcome, Receipt, Settlement};
 
 use super::database::Flight;
-use super::dialect::Dialect;
+use super::dialect::{Dialect, Key};
 use super::pipeline::CHUNK;
 use super::source::MappedSource;
-use super::statement::{Kind, Statement};
+use super::statement::{Answer, Kind, Statement};
 use crate::row::plain;
 
 /// Outcomes, by what has to be written for them.
@@ -44,9 +44,8 @@ impl MappedSource {
         if refused && outcomes.simplify_errors() {
             written = self.database.write("settle", self.statements(&outcomes)).await;
         }
-        if written?.is_none() {
-            return Ok(Holding::Lost);
-        }
+        let Some(answers) = written? else { return Ok(Holding::Lost) };
+        self.see_marks(&outcomes.delivered, &answers).await?;
         let mut flights = self.flights.lock();
         for receipt in &outcomes.landed {
             flights.remove(receipt);
@@ -70,6 +69,27 @@ impl MappedSource {
             statements.extend(count);
         }
         statements
+    }
+
+    /// A row that is not found by its id when it is marked would be published again, for ever.
+    async fn see_marks(&self, delivered: &[String], answers: &[Answer]) -> Result<(), Failure> {
+        // The guard comes first.
+        let marked = answers.get(1).map_or(0, |answer| answer.changed);
+        if delivered.is_empty() || marked >= delivered.len() as u64 {
+            return Ok(());
+        }
+        let (table, id) = (&self.pipeline.table, &self.pipeline.table.mapping.id);
+        let mut sql = self.database.statement();
+        sql.push(&format!("SELECT 1 FROM {} t WHERE {} AND ", table.name, table.unmarked("t.")));
+        sql.among(&Key::own(&table.key().text), delivered).push(" LIMIT 1");
+        if self.database.read("look for rows that were not marked", sql).await?.is_empty() {
+            // Somebody deleted or marked them by hand.
+            return Ok(());
+        }
+        let what = format!("{}: a published row was not marked", table.mapping.shown());
+        Err(Failure::misconfigured("E-MAPPED-ID", what).with_fix(format!(
+            "write ids of the type that the column {id:?} has, and let no trigger undo the change"
+        )))
     }
 
     /// In the order in which they were handed out, so that the first of a lane is parked first.

@@ -19,6 +19,15 @@ pub(crate) struct Statement {
     now: i64,
 }
 
+/// Where SQLite has whatever was written: what texts are, as they are, as numbers and as the digits of
+/// bytes. The last one has no type that the others would be converted to.
+const ANYTHING: (&str, &str) = (
+    "WITH k AS (SELECT value FROM json_each(",
+    ")) SELECT value FROM k \
+     UNION ALL SELECT value + 0 FROM k WHERE CAST(value + 0 AS TEXT) = value \
+     UNION ALL SELECT unhex(value) FROM k WHERE unhex(value) IS NOT NULL",
+);
+
 /// What is done with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -137,8 +146,9 @@ impl Statement {
 
     fn listed(&mut self, key: &Key, keys: &[String]) -> &mut Self {
         if self.dialect == Dialect::Sqlite {
-            self.push("SELECT value FROM json_each(").bind(Param::List(keys.to_vec()));
-            return self.push(")");
+            let plain = ("SELECT value FROM json_each(", ")");
+            let (before, after) = if key.takes_anything { ANYTHING } else { plain };
+            return self.push(before).bind(Param::List(keys.to_vec())).push(after);
         }
         // The last one again and again, so that there are few different statements to prepare.
         let Some(last) = keys.last() else { return self.push("NULL") };
@@ -188,6 +198,11 @@ impl Row {
 
     pub(crate) fn is_true(&self, index: usize) -> bool {
         self.int(index).is_some_and(|number| number != 0)
+    }
+
+    /// Whether it is bytes that are no text.
+    pub(crate) fn is_no_text(&self, index: usize) -> bool {
+        matches!(self.0.get(index), Some(Value::Bytes(bytes)) if std::str::from_utf8(bytes).is_err())
     }
 
     /// Text; what is not UTF-8 in it is replaced.

@@ -72,7 +72,10 @@ pub(crate) struct Access {
     pub(crate) unknown: Unknown,
 }
 
-/// Where [`Table::event_columns`] has what is not part of the event.
+/// Where [`Table::event_columns`] has the lane.
+const LANE: [usize; 2] = [2, 3];
+
+/// Where it has what is not part of the event.
 pub(crate) const PUBLISHED_AT: usize = 11;
 pub(crate) const UNMARKED: usize = 12;
 const EXTRA: usize = 13;
@@ -406,9 +409,22 @@ impl Table {
         })
     }
 
+    /// A lane whose name is not compared as it was read would not wait behind what failed in it.
+    fn check_lane(&self, row_id: &str, row: &Row) -> Result<(), Failure> {
+        if self.dialect != Dialect::Sqlite || !LANE.into_iter().any(|index| row.is_no_text(index)) {
+            return Ok(());
+        }
+        let table = self.mapping.shown();
+        let what =
+            format!("{table}: the aggregate of the row {row_id:?} is neither a text nor a UUID");
+        Err(Failure::misconfigured("E-MAPPED-TYPE", what)
+            .with_fix("write text into the columns for aggregate_type and aggregate_id"))
+    }
+
     /// The event of such a row.
     pub(crate) fn event(&self, row: &Row) -> Result<Event, Failure> {
         let row_id = self.row_id(row)?;
+        self.check_lane(&row_id, row)?;
         let id = identity::event_id(&self.mapping, &row.text(1).unwrap_or(row_id));
         let text = |index| row.text(index).unwrap_or_default();
         let mut event = Event::with_id(id, text(2), text(3), text(4));

@@ -103,7 +103,7 @@ impl MappedAdmin {
         for id in ids {
             values.extend(spellings(table, kind, *id));
         }
-        if matches!(kind, ColumnType::Text | ColumnType::Any) {
+        if kind == ColumnType::Text || identity.takes_anything {
             values.extend(self.search(table, &identity, ids).await?);
         }
         for values in values.chunks(CHUNK) {
@@ -127,14 +127,19 @@ impl MappedAdmin {
         ids: &[EventId],
     ) -> Result<Vec<String>, Failure> {
         let (mut found, mut after) = (Vec::new(), None::<String>);
+        // Bytes lead back to their rows, and come after all texts.
+        let texts = if identity.takes_anything {
+            format!("typeof({}) <> 'blob'", identity.column)
+        } else {
+            "1 = 1".into()
+        };
         let made = |id: &&EventId| id.as_uuid().get_version_num() == 8;
         while ids.iter().any(|id| made(&id)) {
             let mut sql = self.database.statement();
-            sql.push(&format!("SELECT {} FROM {} t WHERE ", identity.text, table.name));
-            match &after {
-                Some(after) => sql.push(&format!("{} > ", identity.column)).text(after.as_str()),
-                None => sql.push("1 = 1"),
-            };
+            sql.push(&format!("SELECT {} FROM {} t WHERE {texts}", identity.text, table.name));
+            if let Some(after) = &after {
+                sql.push(&format!(" AND {} > ", identity.column)).text(after.as_str());
+            }
             sql.push(&format!(" ORDER BY {} LIMIT 10000", identity.column));
             let rows = self.database.read("look for an event", sql).await?;
             let texts: Vec<String> = rows.iter().filter_map(|row| row.text(0)).collect();
@@ -286,7 +291,7 @@ fn spellings(table: &Table, kind: ColumnType, id: EventId) -> Vec<String> {
     match kind {
         ColumnType::Integer => all.retain(|text| text.parse::<u64>().is_ok() && text.len() < 21),
         ColumnType::Uuid => all.truncate(1),
-        ColumnType::Bytes => all.retain(|text| text.len() == 32),
+        ColumnType::Bytes if table.dialect == Dialect::Mysql => all.retain(|text| text.len() == 32),
         _ => {}
     }
     all

@@ -2,6 +2,7 @@
 
 mod check;
 mod classic;
+mod ids;
 mod large;
 mod suites;
 
