@@ -17,9 +17,10 @@ use crate::json_lines::JsonLines;
 /// One of the client libraries would print what is told anyway.
 const USUAL: &str = "info,pgwire_replication=off";
 
-/// Whoever asks for more does not get it of these: one prints the events that a broker gives back, the
-/// other passwords.
-const DISCREET: [&str; 2] = ["lapin::returned_messages=error", "async_nats=info"];
+/// Whoever asks for more does not get it of these: one prints the events that a broker gives back, one
+/// passwords, and one what it does not know of a URL, such as a password whose name is misspelt.
+const DISCREET: [&str; 3] =
+    ["lapin::returned_messages=error", "async_nats=info", "sqlx_postgres::options::parse=off"];
 
 /// Ends with the command: what is not exported yet is exported then.
 pub(crate) struct Logging {
@@ -59,10 +60,6 @@ where
     let mut filter = EnvFilter::try_from_env("SEMEL_LOG").unwrap_or_else(|_| EnvFilter::new(USUAL));
     for discreet in DISCREET.into_iter().filter_map(|directive| directive.parse().ok()) {
         filter = filter.add_directive(discreet);
-    }
-    // And this one whatever a URL has that it does not know, such as a misspelt password.
-    if let Ok(silent) = "sqlx_postgres::options::parse=off".parse() {
-        filter = filter.add_directive(silent);
     }
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
