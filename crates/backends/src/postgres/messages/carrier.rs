@@ -4,11 +4,13 @@
 //! after a crash is there already, known by its id, and left alone.
 
 use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use pgwire_replication::{Lsn, ReplicationClient};
 use semel_core::{Event, Failure, telemetry};
 use sqlx::error::DatabaseError;
@@ -110,7 +112,7 @@ impl Carrier {
         let (mut pause, mut told) = (Self::PAUSE, None);
         loop {
             let began = Instant::now();
-            let Err(failure) = self.turn().await else {
+            let Err(failure) = contained(self.turn()).await else {
                 self.up = None;
                 sleep(Self::TURN).await;
                 continue;
@@ -301,6 +303,12 @@ impl Carrier {
     }
 }
 
+/// Nobody would hear of a task that panics, and messages would wait for ever.
+async fn contained(turn: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let turned = AssertUnwindSafe(turn).catch_unwind().await;
+    turned.unwrap_or_else(|_| Err(refused("the carrier panicked")))
+}
+
 fn is_duplicate(error: &sqlx::Error) -> bool {
     error.as_database_error().is_some_and(DatabaseError::is_unique_violation)
 }
@@ -312,4 +320,16 @@ fn is_of_an_event(error: &sqlx::Error) -> bool {
     const NO_ROOM: [&str; 5] = ["22001", "22003", "22008", "22021", "22P05"];
     let code = error.as_database_error().and_then(DatabaseError::code);
     code.is_some_and(|code| NO_ROOM.contains(&&*code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_turn_that_panics_has_failed() {
+        let turned = contained(async { panic!("shorter than it says") }).await;
+        assert_eq!(turned.unwrap_err().code(), "E-TAIL-LOST");
+        assert!(contained(async { Ok(()) }).await.is_ok());
+    }
 }

@@ -1,5 +1,7 @@
 //! The address of the server for a replication connection, which is none of the pool.
 
+use std::path::Path;
+
 use pgwire_replication::{ReplicationConfig, SslMode, TlsConfig};
 use semel_core::Failure;
 use sqlx::ConnectOptions;
@@ -14,10 +16,14 @@ pub(in super::super) fn config(
     publication: &str,
 ) -> Result<ReplicationConfig, Failure> {
     crate::crypto::choose_provider();
-    let socket = options.get_socket().map(|socket| socket.to_string_lossy().into_owned());
+    // A host may be a folder as well, as it is where nothing else is said.
+    let folder = Some(options.get_host()).filter(|host| host.starts_with('/')).map(Path::new);
+    let socket = options.get_socket().map(|socket| &**socket).or(folder);
+    let socket = socket.map(|socket| socket.to_string_lossy().into_owned());
     let user = options.get_username();
-    // The options show everything but the password and the certificates.
-    let url = options.to_url_lossy();
+    // The options show everything but the password and the certificates. Not every host and user can
+    // stand in a URL as they are.
+    let url = options.clone().host("host").username("user").to_url_lossy();
     // A file is shown with this word in front of its path.
     let path = |shown: &str| shown.strip_prefix("file: ").unwrap_or(shown).into();
     let parameter =
@@ -104,6 +110,24 @@ mod tests {
         let config = of("postgres://me@%2Fvar%2Frun/shop?sslmode=require");
         assert!(config.is_unix_socket());
         assert_eq!((config.host.as_str(), config.tls.mode), ("/var/run", SslMode::Disable));
+    }
+
+    /// As it is by default beside a server, and with `PGHOST`.
+    #[test]
+    fn a_host_that_is_a_folder_is_a_socket() {
+        let options = "postgres://me:p%40s@db/shop?sslmode=require".parse::<PgConnectOptions>();
+        let config = config(&options.unwrap().host("/tmp"), "slot", "publication").unwrap();
+        assert!(config.is_unix_socket());
+        assert_eq!((config.host.as_str(), config.tls.mode), ("/tmp", SslMode::Disable));
+        assert_eq!((config.user.as_str(), config.password.as_str()), ("me", "p@s"));
+    }
+
+    #[test]
+    fn a_host_and_a_user_need_not_fit_into_a_url() {
+        let config = of("postgres://a%3Ab%2Fc:p%40s@db:5433/shop?hostaddr=::1");
+        assert_eq!((config.host.as_str(), config.port), ("::1", 5433));
+        assert_eq!((config.user.as_str(), config.password.as_str()), ("a:b/c", "p@s"));
+        assert_eq!(config.database, "shop");
     }
 
     #[test]
