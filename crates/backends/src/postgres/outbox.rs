@@ -115,7 +115,8 @@ impl PostgresOutbox {
     /// [`PostgresStore::carry_messages`].
     ///
     /// A key that exists already cannot be refused here: such an event is left out when it is
-    /// carried. Without the slot that keeps messages, `append` fails.
+    /// carried. Without the slot that keeps messages, `append` fails. Names have 255 characters at
+    /// most, whatever the limits.
     #[must_use]
     pub fn as_messages(mut self) -> Self {
         self.place = Place::Messages;

@@ -78,8 +78,15 @@ pub(super) fn decode(content: &[u8]) -> Result<Event, Failure> {
         event.created_at = parsed(&time)?;
     }
     event.available_at = message.available_at.map(|time| parsed(&time)).transpose()?;
-    event.check(&EventLimits { payload_bytes: usize::MAX, ..EventLimits::default() })?;
+    check(&event)?;
     Ok(event)
+}
+
+/// Whether an event can be carried: the outbox has room for any payload and any headers. Its trigger
+/// refuses longer names, which would hold back all other messages.
+pub(super) fn check(event: &Event) -> Result<(), Failure> {
+    let usual = EventLimits::default();
+    event.check(&EventLimits { headers: usize::MAX, payload_bytes: usize::MAX, ..usual })
 }
 
 fn parsed<T: FromStr<Err: Display>>(text: &str) -> Result<T, Failure> {

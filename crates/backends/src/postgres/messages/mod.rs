@@ -36,6 +36,8 @@ pub(super) async fn append(
     tx: &mut Transaction<'_, Postgres>,
     events: &[Event],
 ) -> Result<(), AppendError> {
+    // The writer may have limits of its own, and what is not carried is lost.
+    events.iter().try_for_each(format::check).map_err(AppendError::Invalid)?;
     let messages: Vec<String> = events.iter().map(format::encode).collect();
     let emitted = sqlx::query(slot::EMIT).bind(&messages).execute(&mut **tx).await;
     let emitted = emitted.map_err(|error| AppendError::Store(failure("write a message")(error)))?;

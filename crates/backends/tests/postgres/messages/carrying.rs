@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use semel_core::event::EventLimits;
 use semel_core::{Event, Source, outbox::AppendError};
 use semel_testkit::workload::{delivered_numbers, event, events, number};
 use tokio::time::timeout;
@@ -157,6 +158,31 @@ async fn what_the_table_refuses_is_left_out() {
     let mut got = delivered_numbers(&database.relay().await.deliver_all(10).await);
     got.sort_unstable();
     assert_eq!(got, [1, 3, 5, 7]);
+}
+
+/// The limits of a writer are its own: what it may write is published, as it would be from the table.
+#[tokio::test]
+async fn what_a_writer_may_write_is_carried() {
+    let database = messages!();
+    let limits = EventLimits { name_chars: 400, headers: 100, payload_bytes: 2 * 1024 * 1024 };
+    let outbox = database.messages().with_limits(limits);
+    let laden = event("a", 1).with_header("x".repeat(255), "long");
+    let laden = (1..100).fold(laden, |event, n| event.with_header(format!("header-{n}"), "v"));
+    let mut tx = database.begin().await;
+    for long in [event(&"x".repeat(256), 2), event("a", 3).with_idempotency_key("x".repeat(256))] {
+        let refused = outbox.append(&mut tx, long).await;
+        assert!(matches!(refused, Err(AppendError::Invalid(_))), "{refused:?}");
+    }
+    outbox.append(&mut tx, laden).await.unwrap();
+    outbox.append(&mut tx, event(&"x".repeat(255), 4)).await.unwrap();
+    let large = event("b", 5).with_bytes("text/plain", "x".repeat(2 * 1024 * 1024));
+    outbox.append(&mut tx, large).await.unwrap();
+    tx.commit().await.unwrap();
+    database.carry_all().await;
+    let carried = database.relay().await.deliver_all(10).await;
+    assert_eq!(carried.len(), 3);
+    let laden = carried.iter().find(|got| got.message.event.aggregate_id == "a").unwrap();
+    assert_eq!(laden.message.event.headers.len(), 100);
 }
 
 /// Somebody can take back what refuses them.
