@@ -36,11 +36,24 @@ pub(super) enum Way {
     },
 }
 
+macro_rules! brief {
+    () => {
+        "begin; set local idle_in_transaction_session_timeout = '2s'"
+    };
+}
+
 /// Begins a transaction that belongs to semel alone.
 ///
 /// It may be left open, by a call that was dropped or a process that was stopped, and then keeps others
 /// from what it has locked. The server ends it soon; somebody who goes on after that gets an error.
-pub(super) const BRIEF: &str = "begin; set local idle_in_transaction_session_timeout = '2s'";
+pub(super) const BRIEF: &str = brief!();
+
+/// The same, and what it commits is on the disk, also where others' commits are not waited for.
+pub(super) const LASTING: &str = concat!(
+    brief!(),
+    "; select set_config('synchronous_commit', 'on', true)
+    where current_setting('synchronous_commit') = 'off'"
+);
 
 const NAME: &str = "semel.connection";
 

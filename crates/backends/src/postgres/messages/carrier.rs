@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use super::super::error::failure;
 use super::super::outbox::insert_new;
-use super::super::pooler::BRIEF;
+use super::super::pooler::LASTING;
 use super::super::store::PostgresStore;
 use super::super::tail::{config, of_session, refused};
 use super::format;
@@ -234,7 +234,7 @@ impl Carrier {
     }
 
     async fn insert(&self, events: &[Event]) -> Result<(), Failure> {
-        let mut tx = self.store.begin_as(BRIEF).await?;
+        let mut tx = self.store.begin_as(LASTING).await?;
         let inserted = match insert_new(&mut tx, events).await {
             Ok(inserted) => {
                 tx.commit().await.map_err(failure("carry messages"))?;
@@ -249,14 +249,27 @@ impl Carrier {
             }
             Err(error) => return Err(failure("carry messages")(error)),
         };
+        if inserted.len() < events.len() {
+            self.flush().await?;
+        }
         self.tell_duplicates(events, &inserted).await
+    }
+
+    /// What was there already may be of a commit that nobody waited for. With this one it is on the
+    /// disk, before the log is let go that has it too.
+    async fn flush(&self) -> Result<(), Failure> {
+        const RECORD: &str = "select pg_logical_emit_message(true, 'semel.carried', '')";
+        let failed = || failure("have what was carried before on the disk");
+        let mut tx = self.store.begin_as(LASTING).await?;
+        sqlx::query(RECORD).execute(&mut *tx).await.map_err(failed())?;
+        tx.commit().await.map_err(failed())
     }
 
     /// Those that are there now, or were told to be left out.
     async fn insert_each(&self, events: &[Event]) -> Result<Vec<Uuid>, Failure> {
         let mut inserted = Vec::new();
         for event in events {
-            let mut tx = self.store.begin_as(BRIEF).await?;
+            let mut tx = self.store.begin_as(LASTING).await?;
             match insert_new(&mut tx, std::slice::from_ref(event)).await {
                 Ok(one) => {
                     tx.commit().await.map_err(failure("carry a message"))?;

@@ -1,14 +1,15 @@
 //! The slot: nothing is written that nobody keeps, and no log is held back without need.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use semel_backends::postgres::PostgresConfig;
+use semel_backends::postgres::{PostgresConfig, PostgresStore};
 use semel_core::Fault;
 use semel_core::outbox::AppendError;
 use semel_testkit::services::{Private, Service};
 use semel_testkit::workload::{delivered_numbers, event, events};
 
 use super::super::database;
+use super::super::tail::PATIENCE;
 use super::messages;
 
 fn code(refused: Result<(), AppendError>) -> &'static str {
@@ -142,4 +143,57 @@ async fn a_slot_that_is_lost_is_told_and_refuses_more() {
     let mut tx = store.begin().await.unwrap();
     assert_eq!(code(outbox.append(&mut tx, event("a", 1)).await), "E-MESSAGES-SLOT");
     tx.rollback().await.unwrap();
+}
+
+/// Where commits are not waited for, a crash of the server would undo what the carrier added.
+#[tokio::test]
+async fn the_log_is_let_go_when_what_was_carried_is_on_the_disk() {
+    const INSERTED: &str = "select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint";
+    const FLUSHED: &str = "select pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint";
+    const CONFIRMED: &str = "select pg_wal_lsn_diff(confirmed_flush_lsn, '0/0')::bigint
+        from pg_replication_slots";
+    let Some((_server, store)) = server_that_flushes_late().await else { return };
+    let place =
+        async |sql| -> i64 { sqlx::query_scalar(sql).fetch_one(store.pool()).await.unwrap() };
+    for was_there in [false, true] {
+        let event = event("a", u64::from(was_there));
+        let mut tx = store.begin().await.unwrap();
+        sqlx::raw_sql("set local synchronous_commit = on").execute(&mut *tx).await.unwrap();
+        store.outbox().as_messages().append(&mut tx, event.clone()).await.unwrap();
+        let message: i64 = sqlx::query_scalar(INSERTED).fetch_one(&mut *tx).await.unwrap();
+        tx.commit().await.unwrap();
+        if was_there {
+            let mut tx = store.begin().await.unwrap();
+            store.outbox().append(&mut tx, event).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+        let written = place(INSERTED).await;
+        let _carrying = store.carry_messages("orders").await.unwrap();
+        let began = Instant::now();
+        while place(CONFIRMED).await <= message {
+            assert!(began.elapsed() < PATIENCE, "it is never carried");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let flushed = place(FLUSHED).await;
+        assert!(flushed > written, "{flushed} of {written}, it was there before: {was_there}");
+        let carried = place("select count(*) from semel.outbox").await;
+        assert_eq!(carried, 1 + i64::from(was_there));
+    }
+}
+
+/// One that leaves commits to a process which looks every ten seconds.
+async fn server_that_flushes_late() -> Option<(Private, PostgresStore)> {
+    let server = Private::start(Service::Postgres)?;
+    let config = PostgresConfig::new(server.address()).unwrap();
+    let store = config.connect().await.unwrap();
+    store.migrate().await.unwrap();
+    store.prepare_messages().await.unwrap();
+    for sql in
+        ["alter system set synchronous_commit = off", "alter system set wal_writer_delay = '10s'"]
+    {
+        sqlx::raw_sql(sql).execute(store.pool()).await.unwrap();
+    }
+    store.close().await;
+    server.restart();
+    Some((server, config.connect().await.unwrap()))
 }
