@@ -28,8 +28,7 @@ pub(super) async fn somebody_waits(database: &Database) {
 async fn the_retry_of_a_frozen_operator_is_ended() {
     let database = database!();
     drop(database.relay().await);
-    let (_, address) = database.server.split_once('@').unwrap();
-    let address = address.split('/').next().unwrap();
+    let address = database.address();
     let proxy = Proxy::start(address).await;
     let frozen = connect(&database.url().replace(address, &proxy.address())).await;
 

@@ -19,8 +19,7 @@ const TABLE: &str = "create table outbox (id bigserial primary key, aggregate_ty
 async fn the_settlement_of_a_frozen_relay_is_ended() {
     let database = database!();
     database.run(TABLE).await;
-    let (_, address) = database.server.split_once('@').unwrap();
-    let address = address.split('/').next().unwrap();
+    let address = database.address();
     let proxy = Proxy::start(address).await;
     let frozen = connect(&database.url().replace(address, &proxy.address())).await;
     let mapping = Mapping::transactional_outbox("outbox");

@@ -131,6 +131,12 @@ impl Database {
         url_of(&self.server, &self.name)
     }
 
+    /// Of its server, as host and port.
+    fn address(&self) -> &str {
+        let (_, address) = self.server.split_once('@').unwrap();
+        address.split('/').next().unwrap()
+    }
+
     pub(crate) fn pool(&self) -> &PgPool {
         self.direct.as_ref().unwrap_or_else(|| self.store.pool())
     }

@@ -84,9 +84,9 @@ async fn a_relay_in_the_writing_process_is_woken_without_the_server() {
 #[tokio::test]
 async fn a_lost_connection_is_opened_anew() {
     let database = database!();
-    let (_, address) = database.server.split_once('@').unwrap();
-    let proxy = Proxy::start(address.split('/').next().unwrap()).await;
-    let url = database.url().replace(address.split('/').next().unwrap(), &proxy.address());
+    let address = database.address();
+    let proxy = Proxy::start(address).await;
+    let url = database.url().replace(address, &proxy.address());
     let relays = connect(&url).await;
     let _listening = relays.listen().await.unwrap();
     let (broker, _stopper) = idle_relay(&relays).await;

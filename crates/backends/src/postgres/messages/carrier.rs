@@ -23,6 +23,7 @@ use super::super::outbox::insert_new;
 use super::super::pooler::LASTING;
 use super::super::store::PostgresStore;
 use super::super::tail::{config, of_session, refused};
+use super::alive::{gone, look};
 use super::format;
 use super::page::{Page, received};
 use super::patience::Patience;
@@ -140,7 +141,7 @@ impl Carrier {
 
     /// Carries until something ends it; at once where somebody else does.
     async fn turn(&mut self) -> Result<(), Failure> {
-        let slot = Slot::look(self.store.pool()).await?;
+        let slot = look(self.store.pool()).await?;
         slot.check()?;
         if slot.is_read {
             return Ok(());
@@ -166,8 +167,19 @@ impl Carrier {
         let log_end = Lsn::from_u64(slot.log_end.unsigned_abs());
         let mut page = Page::default();
         loop {
-            page.fill(&mut client).await?;
-            let next = self.put_down_and_read_on(&page, &mut client, slot.is_unicode).await?;
+            let turning = async {
+                page.fill(&mut client).await?;
+                self.put_down_and_read_on(&page, &mut client, slot.is_unicode).await
+            };
+            let next = tokio::select! {
+                biased;
+                next = turning => next?,
+                failure = gone(self.store.pool()) => {
+                    // Dropped, it might wait for the server for ever.
+                    client.abort();
+                    return Err(failure);
+                }
+            };
             client.update_applied_lsn(page.carried);
             // A session alone says nothing: the first message may be refused again and again.
             if page.shows_progress(log_end) && !self.is_up(true) {

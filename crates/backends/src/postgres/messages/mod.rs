@@ -10,6 +10,7 @@
 //! While no relay runs the slot holds back all that is written. **When the slot is lost, so are the
 //! messages that were not carried**; from then on `append` fails.
 
+mod alive;
 mod carrier;
 mod format;
 mod page;

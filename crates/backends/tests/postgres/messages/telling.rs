@@ -2,15 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use semel_backends::postgres::{PostgresConfig, Tailing};
+use semel_backends::postgres::{Carrying, PostgresConfig, Tailing};
 use semel_core::Insight;
 use semel_core::diagnosis::{Diagnose, Finding, Log, Needs, Severity};
 use semel_core::telemetry;
+use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Private, Service};
-use semel_testkit::workload::event;
+use semel_testkit::workload::{delivered_numbers, event};
+use tokio::time::timeout;
 
-use super::super::database;
+use super::super::frozen::somebody_waits;
 use super::super::gauges::Gauges;
+use super::super::{connect, database};
 use super::{Database, messages};
 
 /// An alert goes by it: one that waits for its turn is no reason for any.
@@ -47,6 +50,58 @@ fn whoever_carries_says_so_and_nobody_else_does() {
     });
 }
 
+/// A carrier behind a proxy, which carries.
+async fn far_away(database: &Database, gauges: &Gauges) -> (Proxy, Carrying) {
+    let address = database.address();
+    let proxy = Proxy::start(address).await;
+    let far = connect(&database.url().replace(address, &proxy.address())).await;
+    let carrying = far.carry_messages("far").await.unwrap();
+    database.emit(&[event("a", 1)]).await;
+    gauges.until(telemetry::MESSAGES_CARRIED, "far", 1.0).await;
+    (proxy, carrying)
+}
+
+/// As a server that lost its power does, whose address is that of another soon.
+async fn falls_silent(gauges: &Gauges, proxy: &Proxy) {
+    const SOON: Duration = Duration::from_secs(15);
+    proxy.swallow_replies(true);
+    let noticed = gauges.until(telemetry::MESSAGES_CARRIED, "far", 0.0);
+    timeout(SOON, noticed).await.expect("it noticed");
+}
+
+async fn comes_back(database: &Database, gauges: &Gauges, proxy: &Proxy) {
+    proxy.swallow_replies(false);
+    proxy.cut();
+    gauges.until(telemetry::MESSAGES_CARRIED, "far", 1.0).await;
+    assert_eq!(delivered_numbers(&database.relay().await.deliver_all(10).await), [1, 2]);
+}
+
+#[test]
+fn a_carrier_whose_server_falls_silent_says_so_and_comes_back() {
+    Gauges::of(async |gauges| {
+        let database = messages!();
+        let (proxy, _carrying) = far_away(&database, &gauges).await;
+        falls_silent(&gauges, &proxy).await;
+        database.emit(&[event("a", 2)]).await;
+        comes_back(&database, &gauges, &proxy).await;
+    });
+}
+
+#[test]
+fn a_carrier_whose_server_falls_silent_while_it_adds_to_the_outbox_says_so_and_comes_back() {
+    Gauges::of(async |gauges| {
+        let database = messages!();
+        let (proxy, _carrying) = far_away(&database, &gauges).await;
+        let mut lock = database.begin().await;
+        sqlx::raw_sql("lock table semel.outbox in share mode").execute(&mut *lock).await.unwrap();
+        database.emit(&[event("a", 2)]).await;
+        somebody_waits(&database).await;
+        falls_silent(&gauges, &proxy).await;
+        lock.rollback().await.unwrap();
+        comes_back(&database, &gauges, &proxy).await;
+    });
+}
+
 #[tokio::test]
 async fn the_log_that_is_kept_for_messages_is_shown() {
     let database = messages!();
@@ -54,6 +109,7 @@ async fn the_log_that_is_kept_for_messages_is_shown() {
     let unread = log().await;
     assert!(unread.slot.unwrap().starts_with("semel_messages_"));
     assert!(!unread.active && unread.retained_bytes.is_some());
+    database.emit(&[event("a", 1)]).await;
     let carrying = database.carrying().await;
     carrying.caught_up().await.unwrap();
     assert!(log().await.active);

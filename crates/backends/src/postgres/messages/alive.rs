@@ -1,0 +1,34 @@
+//! Whether the server is still there while a session with it says nothing.
+//!
+//! An idle server says nothing, and neither does one that lost its power, or whose address is that of
+//! another by now. So it is asked, on a connection of the pool.
+
+use std::time::Duration;
+
+use semel_core::Failure;
+use sqlx::PgPool;
+use tokio::time::{sleep, timeout};
+
+use super::super::tail::refused;
+use super::slot::Slot;
+
+const SILENCE: Duration = Duration::from_secs(5);
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// The slot, of a server that answers.
+pub(super) async fn look(pool: &PgPool) -> Result<Slot, Failure> {
+    let looked = timeout(ANSWER, Slot::look(pool)).await;
+    looked.unwrap_or_else(|_| Err(refused("the server does not answer")))
+}
+
+/// Waits until the server is gone that a session reads the slot of, and says so.
+pub(super) async fn gone(pool: &PgPool) -> Failure {
+    loop {
+        sleep(SILENCE).await;
+        match look(pool).await {
+            Ok(slot) if slot.is_read => {}
+            Ok(_) => return refused("the server does not know of the session any more"),
+            Err(failure) => return failure,
+        }
+    }
+}
