@@ -23,6 +23,30 @@ async fn one_relay_killed_every_two_seconds() {
     kill_every_two_seconds("killed", relays, writers, storm()).await;
 }
 
+/// What the killed one had not carried is in the log, which the server keeps when it is killed itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_relay_that_carries_messages_is_killed_and_so_is_its_server() {
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let mut relays = Relays::of_messages(server.address(), &limited(LEADER), LEASE);
+    let writers = Writers::emit(server.address(), 16).await;
+    let (began, mut losses) = (Instant::now(), 0);
+    while began.elapsed() < storm_of(SHORT) || losses < 3 {
+        sleep(Duration::from_secs(2)).await;
+        if losses % 3 == 1 {
+            server.kill();
+            server.restart();
+        } else {
+            relays.kill(0);
+            relays.forget_leases().await;
+            relays.start(0);
+        }
+        losses += 1;
+    }
+    relays.kill(0);
+    relays.forget_leases().await;
+    end("messages", relays, writers, losses + 1).await;
+}
+
 #[cfg(feature = "mysql")]
 #[tokio::test(flavor = "multi_thread")]
 async fn one_relay_killed_every_two_seconds_on_mysql() {

@@ -39,6 +39,15 @@ impl Relays {
         Self::with(FILE, &source, url, coordination, lease, 0)
     }
 
+    /// One whose events come as messages in the log of PostgreSQL.
+    pub(crate) fn of_messages(url: &str, pipeline: &str, lease: Duration) -> Self {
+        let source = format!("url = \"{url}\"\noutbox = \"messages\"");
+        let mut relays = Self::with(FILE, &source, url, pipeline, lease, 0);
+        relays.migrate(&["--messages"]);
+        relays.add();
+        relays
+    }
+
     #[cfg(feature = "kafka")]
     pub(crate) fn to(sink: &str, url: &str, pipeline: &str, lease: Duration, count: usize) -> Self {
         Self::with(sink, &format!("url = \"{url}\""), url, pipeline, lease, count)
@@ -61,12 +70,17 @@ impl Relays {
         );
         fs::write(folder.path().join("semel.toml"), config).unwrap();
         let mut relays = Self { folder, url: url.to_owned(), running: Vec::new() };
-        let migrated = relays.command(&["migrate", "up", "--database", url]).output().unwrap();
-        assert!(migrated.status.success(), "{migrated:?}");
+        relays.migrate(&[]);
         for _ in 0..count {
             relays.add();
         }
         relays
+    }
+
+    fn migrate(&self, options: &[&str]) {
+        let migrate = ["migrate", "up", "--database", &self.url];
+        let migrated = self.command(&migrate).args(options).output().unwrap();
+        assert!(migrated.status.success(), "{migrated:?}");
     }
 
     /// One more.

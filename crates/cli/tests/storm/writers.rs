@@ -13,6 +13,33 @@ use tokio::time::sleep;
 
 const LANES: u32 = 60;
 
+/// What events are written as.
+#[derive(Clone, Copy)]
+enum Outbox {
+    /// Rows of this table.
+    Table(&'static str),
+    /// Messages in the log of PostgreSQL.
+    Messages,
+}
+
+impl Outbox {
+    /// The statement that writes the number of a lane.
+    fn append(self, lane: u32, sign: &str) -> String {
+        match self {
+            Self::Table(table) => format!(
+                "insert into {table} (aggregate_type, aggregate_id, event_type, payload)
+                select 'lane', '{lane}', 'Counted', concat(number * {sign}, '') from lane where id = {lane}"
+            ),
+            Self::Messages => format!(
+                "do $$ begin perform pg_logical_emit_message(true, 'semel', json_build_object(
+                    'id', semel.uuid_v7(), 'aggregate_type', 'lane', 'aggregate_id', '{lane}',
+                    'event_type', 'Counted', 'payload', concat(number * {sign}, ''))::text)
+                from lane where id = {lane}; end $$"
+            ),
+        }
+    }
+}
+
 /// Tasks that write until they are stopped.
 pub(crate) struct Writers {
     pool: AnyPool,
@@ -27,7 +54,15 @@ impl Writers {
     }
 
     /// Tasks that write into another table than semel's.
-    pub(crate) async fn start_on(url: &str, outbox: &'static str, count: u64) -> Self {
+    pub(crate) async fn start_on(url: &str, table: &'static str, count: u64) -> Self {
+        Self::begin(url, Outbox::Table(table), count).await
+    }
+
+    pub(crate) async fn emit(url: &str, count: u64) -> Self {
+        Self::begin(url, Outbox::Messages, count).await
+    }
+
+    async fn begin(url: &str, outbox: Outbox, count: u64) -> Self {
         let options = AnyPoolOptions::new().max_connections(20);
         let pool = options.connect(url).await.unwrap();
         let lanes: Vec<_> = (0..LANES).map(|lane| format!("({lane}, 0)")).collect();
@@ -59,13 +94,7 @@ impl Writers {
     }
 }
 
-async fn write(
-    pool: AnyPool,
-    outbox: &'static str,
-    takes_turns: bool,
-    seed: u64,
-    stop: Arc<AtomicBool>,
-) {
+async fn write(pool: AnyPool, outbox: Outbox, takes_turns: bool, seed: u64, stop: Arc<AtomicBool>) {
     let mut random = StdRng::seed_from_u64(seed);
     while !stop.load(Ordering::SeqCst) {
         let pause = if random.random_bool(0.02) { 400 } else { random.random_range(0..15) };
@@ -86,7 +115,7 @@ async fn write(
 /// after a rollback: so what is rolled back is below zero.
 async fn transaction(
     pool: &AnyPool,
-    outbox: &str,
+    outbox: Outbox,
     open: Duration,
     random: &mut StdRng,
 ) -> Result<(), sqlx::Error> {
@@ -97,11 +126,8 @@ async fn transaction(
     for _ in 0..random.random_range(1..4) {
         // Upwards, so that no two wait for each other.
         lane += random.random_range(1..LANES / 4);
-        let sql = format!(
-            "update lane set number = number + 1 where id = {lane};
-            insert into {outbox} (aggregate_type, aggregate_id, event_type, payload)
-            select 'lane', '{lane}', 'Counted', concat(number * {sign}, '') from lane where id = {lane}"
-        );
+        let append = outbox.append(lane, sign);
+        let sql = format!("update lane set number = number + 1 where id = {lane}; {append}");
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *tx).await?;
     }
     sleep(open).await;
