@@ -26,10 +26,15 @@ pub(super) fn failure(what: &str) -> impl FnOnce(sqlx::Error) -> Failure {
     move |error| classify(what, error)
 }
 
-/// What would be an outage, but is the doing of one statement: a limit of its time, or somebody who
-/// kills it.
+/// What would be an outage, but is the doing of one statement or of whoever sends it: a limit of its
+/// time, or somebody who kills it; more or fewer values than it has places for. Where the database is
+/// away as well, the next transaction does not begin.
 pub(super) fn is_of_statement(error: &sqlx::Error) -> bool {
-    error.as_database_error().is_some_and(|error| matches!(number(error), 1317 | 1969 | 3024))
+    match error {
+        sqlx::Error::Protocol(_) => true,
+        sqlx::Error::Database(error) => matches!(number(error.as_ref()), 1317 | 1969 | 3024),
+        _ => false,
+    }
 }
 
 fn classify(what: &str, error: sqlx::Error) -> Failure {

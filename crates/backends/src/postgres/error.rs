@@ -16,7 +16,6 @@
 //! Whatever happens, nothing that was committed to the outbox is lost: it waits in the table.
 
 use semel_core::{Failure, Fault};
-use sqlx::error::DatabaseError;
 
 /// Turns an error of sqlx into a failure. `what` says what was being done.
 pub(super) fn failure(what: &str) -> impl FnOnce(sqlx::Error) -> Failure {
@@ -41,11 +40,19 @@ fn classify(what: &str, error: sqlx::Error) -> Failure {
     if fix.is_empty() { failure } else { failure.with_fix(fix) }
 }
 
-/// What would be an outage, but is the doing of one statement: `statement_timeout`, somebody who cancels
-/// it, `temp_file_limit`, a defect of what it calls.
+/// What would be an outage, but is the doing of one statement or of whoever sends it: `statement_timeout`,
+/// somebody who cancels it, `temp_file_limit`, a defect of what it calls; too long a pause before it
+/// (`idle_in_transaction_session_timeout`); more or fewer values than it has places for. Where the
+/// database is away as well, the next transaction does not begin.
 pub(super) fn is_of_statement(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(DatabaseError::code);
-    code.is_some_and(|code| matches!(&*code, "57014" | "53400") || code.starts_with("XX"))
+    const STATES: [&str; 4] = ["57014", "53400", "25P03", "08P01"];
+    match error {
+        sqlx::Error::Protocol(_) => true,
+        sqlx::Error::Database(error) => {
+            error.code().is_some_and(|code| STATES.contains(&&*code) || code.starts_with("XX"))
+        }
+        _ => false,
+    }
 }
 
 /// The tables are not there. Nothing is lost: events cannot have been written without them.

@@ -294,23 +294,23 @@ consumers!(
 );
 
 macro_rules! limits {
-    ($database:ident, $driver:ident, $fresh:expr, $interrupted:literal) => {
+    ($name:ident, $database:ident, $driver:ident, $fresh:expr, |$tx:ident| $fails:expr) => {
         #[tokio::test]
-        async fn $database() {
+        async fn $name() {
             use semel_backends::$database::{Transaction, $driver};
 
-            async fn interrupted(
-                tx: &mut Transaction<'_, $driver>,
+            async fn fails(
+                $tx: &mut Transaction<'_, $driver>,
                 _: serde_json::Value,
                 _: &Message,
             ) -> Result<(), HandlerError> {
-                sqlx::raw_sql($interrupted).execute(&mut **tx).await?;
+                $fails.await?;
                 Ok(())
             }
 
             let Some(database) = $fresh else { return };
             let inbox = database.store.inbox();
-            let consumer = Consumer::builder("p", inbox).on("OrderPlaced", interrupted).build();
+            let consumer = Consumer::builder("p", inbox).on("OrderPlaced", fails).build();
             let published = consumer.publish(&[Message::first("orders", order(1))]).await;
             let Published::Each(verdicts) = &published else { panic!("{published:?}") };
             let [Verdict::Failed(failure)] = &verdicts[..] else { panic!("{verdicts:?}") };
@@ -319,7 +319,8 @@ macro_rules! limits {
     };
 }
 
-/// A message whose statement is always stopped becomes a dead letter, and its lane goes on.
+/// A message whose statement is always stopped, or never sent, becomes a dead letter, and its lane
+/// goes on.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod a_statement_that_is_stopped_is_no_outage {
     use semel_core::{Fault, HandlerError, Published, Verdict};
@@ -328,14 +329,50 @@ mod a_statement_that_is_stopped_is_no_outage {
     use super::*;
 
     #[cfg(feature = "postgres")]
+    limits!(postgres, postgres, Postgres, crate::postgres::Database::new().await, |tx| {
+        sqlx::raw_sql("set local statement_timeout = 50; select pg_sleep(10)").execute(&mut **tx)
+    });
+    #[cfg(feature = "postgres")]
     limits!(
+        postgres_after_a_pause,
         postgres,
         Postgres,
         crate::postgres::Database::new().await,
-        "set local statement_timeout = 50; select pg_sleep(10)"
+        |tx| async {
+            let limit = "set local idle_in_transaction_session_timeout = 50";
+            sqlx::raw_sql(limit).execute(&mut **tx).await?;
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            sqlx::raw_sql("select 1").execute(&mut **tx).await
+        }
+    );
+    #[cfg(feature = "postgres")]
+    limits!(
+        postgres_of_too_many_values,
+        postgres,
+        Postgres,
+        crate::postgres::Database::new().await,
+        |tx| {
+            let values = 0..=i32::from(u16::MAX);
+            let query = sqlx::query::<Postgres>("select 1");
+            values.fold(query, sqlx::query::Query::bind).execute(&mut **tx)
+        }
+    );
+    #[cfg(feature = "postgres")]
+    limits!(
+        postgres_of_too_few_values,
+        postgres,
+        Postgres,
+        crate::postgres::Database::new().await,
+        |tx| sqlx::query("select $1::int").execute(&mut **tx)
     );
     #[cfg(feature = "mysql")]
-    limits!(mysql, MySql, crate::mysql::Database::new().await, "kill query connection_id()");
+    limits!(mysql, mysql, MySql, crate::mysql::Database::new().await, |tx| {
+        sqlx::raw_sql("kill query connection_id()").execute(&mut **tx)
+    });
+    #[cfg(feature = "mysql")]
+    limits!(mysql_of_too_few_values, mysql, MySql, crate::mysql::Database::new().await, |tx| {
+        sqlx::query("select ?").execute(&mut **tx)
+    });
 }
 
 /// It waits for somebody else's row, in a statement that cannot be taken back.
