@@ -8,6 +8,7 @@ mod member;
 mod progress;
 mod state;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,7 @@ pub use config::{KafkaSubscriptionConfig, Start};
 use self::arrived::{Arrived, Why};
 use self::member::{Client, Member, Membership};
 use super::error::{self, Blame};
-use super::session::End;
+use super::session::{End, Landing};
 use super::sink::KafkaSink;
 
 /// Reads topics as a member of a consumer group. Made by [`KafkaSubscriptionConfig::connect`].
@@ -91,13 +92,18 @@ impl KafkaSubscription {
             return Ok(());
         }
         let why = |failure| Why { failure, attempts: 0, group: &self.config.group };
-        self.bury(strangers.iter().map(|(arrived, failure)| (&**arrived, why(failure)))).await?;
-        self.pass_by(&strangers);
-        self.commit().await
+        let letters = strangers.iter().map(|(arrived, failure)| (&**arrived, why(failure)));
+        let Burial { buried, wrong } = self.bury(letters).await;
+        let buried: Vec<_> = buried.into_iter().map(|place| &strangers[place]).collect();
+        self.pass_by(&buried);
+        match wrong {
+            Some(failure) => Err(failure),
+            None => self.commit().await,
+        }
     }
 
     /// These are among the dead letters now.
-    fn pass_by(&self, strangers: &[(Arc<Arrived>, Failure)]) {
+    fn pass_by(&self, strangers: &[&(Arc<Arrived>, Failure)]) {
         let mut state = self.member.state();
         let buried =
             |arrived: &Arc<Arrived>| strangers.iter().any(|(other, _)| Arc::ptr_eq(arrived, other));
@@ -111,29 +117,34 @@ impl KafkaSubscription {
     }
 
     /// Sends dead letters, and waits until the brokers have them.
-    async fn bury<'a>(
-        &self,
-        letters: impl Iterator<Item = (&'a Arrived, Why<'a>)>,
-    ) -> Result<(), Failure> {
+    async fn bury<'a>(&self, letters: impl Iterator<Item = (&'a Arrived, Why<'a>)>) -> Burial {
         let letters = letters.enumerate().map(|(place, (arrived, why))| {
             arrived.letter(place, self.config.dead_topic_of(&arrived.partition.topic), why)
         });
         let (messages, records): (Vec<_>, Vec<_>) = letters.unzip();
         if messages.is_empty() {
-            return Ok(());
+            return Burial::default();
         }
-        let patience = self.config.connection.patience;
-        let landing = self.graves.session()?.fly(&messages, records, patience).await;
-        if let Some(End::Failed(failure)) = landing.end {
-            return Err(failure);
-        }
-        let Some((place, error)) = landing.lost.into_iter().next() else { return Ok(()) };
-        let topic = messages[place].topic.as_str();
-        Err(match error::blame(topic, error) {
-            Blame::Clear(failure) => failure,
-            Blame::Record(failure) => error::not_buried(topic, failure),
-            Blame::Session => error::no_answer("a dead letter was not confirmed"),
-        })
+        let session = match self.graves.session() {
+            Ok(session) => session,
+            Err(failure) => return Burial { buried: Vec::new(), wrong: Some(failure) },
+        };
+        let Landing { lost, end } =
+            session.fly(&messages, records, self.config.connection.patience).await;
+        let missing: BTreeSet<_> = lost.iter().map(|(place, _)| *place).collect();
+        let buried = (0..messages.len()).filter(|place| !missing.contains(place)).collect();
+        let wrong = match end {
+            Some(End::Failed(failure)) => Some(failure),
+            _ => lost.into_iter().next().map(|(place, error)| {
+                let topic = messages[place].topic.as_str();
+                match error::blame(topic, error) {
+                    Blame::Clear(failure) => failure,
+                    Blame::Record(failure) => error::not_buried(topic, failure),
+                    Blame::Session => error::no_answer("a dead letter was not confirmed"),
+                }
+            }),
+        };
+        Burial { buried, wrong }
     }
 
     /// Tells the broker how far the group is, and waits until it knows.
@@ -192,6 +203,15 @@ impl KafkaSubscription {
     }
 }
 
+/// What became of letters that were sent together.
+#[derive(Default)]
+struct Burial {
+    /// The places of those that the brokers have.
+    buried: Vec<usize>,
+    /// Why they do not have all.
+    wrong: Option<Failure>,
+}
+
 #[async_trait]
 impl Source for KafkaSubscription {
     fn guarantees(&self) -> Guarantees {
@@ -220,22 +240,27 @@ impl Source for KafkaSubscription {
             let state = self.member.state();
             let letters = settlements.iter().filter_map(|Settlement { receipt, outcome }| {
                 let Outcome::Dead { attempts, failure, .. } = outcome else { return None };
-                Some((Arc::clone(&state.window.get(*receipt)?.place), failure, *attempts))
+                let arrived = Arc::clone(&state.window.get(*receipt)?.place);
+                Some((*receipt, arrived, failure, *attempts))
             });
             letters.collect()
         };
         let group = &*self.config.group;
-        let letters = dead.iter().map(|(arrived, failure, attempts)| {
+        let letters = dead.iter().map(|(_, arrived, failure, attempts)| {
             (&**arrived, Why { failure, attempts: *attempts, group })
         });
-        self.bury(letters).await?;
+        let Burial { buried, wrong } = self.bury(letters).await;
         {
             let mut state = self.member.state();
+            // Also where others have to wait: what is buried is not buried again.
+            buried.into_iter().for_each(|place| state.settle_receipt(dead[place].0));
+            if let Some(failure) = wrong {
+                return Err(failure);
+            }
             for Settlement { receipt, outcome } in settlements {
-                if !outcome.is_final() {
-                    state.window.release(*receipt);
-                } else if let Some(kept) = state.window.settle(*receipt) {
-                    state.settle(&kept.place);
+                match outcome.is_final() {
+                    true => state.settle_receipt(*receipt),
+                    false => state.window.release(*receipt),
                 }
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rdkafka::{Offset, TopicPartitionList};
-use semel_core::Failure;
+use semel_core::{Failure, Receipt};
 
 use super::arrived::{Arrived, Partition};
 use super::log::PartitionLog;
@@ -59,6 +59,13 @@ impl State {
             progress.as_ref().is_some_and(|progress| progress.uncommitted().is_some())
         };
         !self.partitions.values().any(uncommitted)
+    }
+
+    /// What was handed out under this receipt is settled, unless it is somebody else's by now.
+    pub(super) fn settle_receipt(&mut self, receipt: Receipt) {
+        if let Some(kept) = self.window.settle(receipt) {
+            self.settle(&kept.place);
+        }
     }
 
     pub(super) fn settle(&mut self, arrived: &Arrived) {

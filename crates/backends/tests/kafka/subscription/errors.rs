@@ -1,5 +1,6 @@
 //! What can be wrong with a subscription, and what a rebalance does.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use semel_core::wire::Epitaph;
@@ -51,6 +52,37 @@ async fn a_dead_letter_that_is_not_taken_stops_the_consumer() {
     expect(&settled.unwrap_err(), Fault::Misconfigured, "E-KAFKA-DEAD-LETTER");
     let mut drive = drive.reopen().await;
     assert_eq!(drive.take(1).await[0].message.event.id, large.id, "it is still there");
+}
+
+/// Those that are taken are not sent again with the one that is not.
+#[tokio::test]
+async fn letters_beside_one_that_is_not_taken_are_kept_once() {
+    let Some(brokers) = service(Service::Kafka) else { return };
+    let group = Group::at(&brokers).await;
+    let dead_topic = format!("{}.dead", group.topic);
+    topics::alter(&brokers, &dead_topic, &[("max.message.bytes", "3000")]).await;
+    let large = event("large", 0).with_bytes("application/octet-stream", vec![7; 5_000]);
+    let all = [vec![large], lanes(8)].concat();
+    group.publish(all.clone()).await;
+    let mut drive = Drive::open(&group).await;
+    let taken = drive.take(all.len()).await;
+    let outcomes = taken.iter().map(|got| (got.receipt, dead(false)));
+    let outcomes = semel_testkit::workload::settlements(outcomes);
+    for _ in 0..3 {
+        assert!(timeout(PATIENCE, drive.source.settle(&outcomes)).await.unwrap().is_err());
+    }
+    assert!(!group.dead_letters().await.unwrap().is_empty(), "other partitions take theirs");
+    topics::alter(&brokers, &dead_topic, &[("max.message.bytes", "100000")]).await;
+    let settled = async {
+        while drive.source.settle(&outcomes).await.is_err() {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(PATIENCE, settled).await.expect("all are taken");
+    let letters = group.dead_letters().await.unwrap();
+    let kept: BTreeSet<_> = letters.iter().map(|it| it.event.as_ref().unwrap().id).collect();
+    assert_eq!((letters.len(), kept.len()), (all.len(), all.len()), "each is kept once");
+    drive.reopen().await.expect_nothing().await;
 }
 
 /// A letter that is put back and dies again says why it died last, and nothing twice.
