@@ -32,7 +32,8 @@ pub trait DeadQueue: Send + Sync {
     /// How many letters there were when it was opened; some brokers know only about.
     fn count(&self) -> usize;
 
-    /// The next letters, about `most`; none at the end.
+    /// The next letters, about `most`; none at the end. Those from before may then be out of hand: what
+    /// is to be sent or removed of them is so before.
     ///
     /// # Errors
     /// `Unavailable` when the broker cannot be reached, `Misconfigured` when the user may not read.

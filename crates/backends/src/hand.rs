@@ -1,4 +1,5 @@
-//! What a reader of dead letters has in hand: messages that were looked at and not removed.
+//! What a reader of dead letters has in hand: messages that were looked at and not removed. Where they
+//! need not be given back one by one, only the last of them: a queue may be larger than the memory.
 
 use std::collections::BTreeMap;
 

@@ -65,6 +65,7 @@ impl DeadQueue for SqsDeadQueue {
     }
 
     async fn next(&mut self, most: usize) -> Result<Vec<DeadLetter>, Failure> {
+        self.hand.clear();
         loop {
             let receiving = timeout(self.limit, self.hold.receive(most)).await;
             let mut some = receiving.unwrap_or_else(|_| Err(timed_out(self.limit)))?;

@@ -73,6 +73,7 @@ impl DeadQueue for KafkaDeadQueue {
     }
 
     async fn next(&mut self, most: usize) -> Result<Vec<DeadLetter>, Failure> {
+        self.hand.clear();
         let Some(mut reading) = self.reading.take() else { return Err(interrupted()) };
         let some = spawn_blocking(move || {
             let mut some = Vec::new();

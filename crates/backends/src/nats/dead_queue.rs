@@ -52,6 +52,7 @@ impl DeadQueue for NatsDeadQueue {
     }
 
     async fn next(&mut self, most: usize) -> Result<Vec<DeadLetter>, Failure> {
+        self.hand.clear();
         let (mut some, last) = (Vec::new(), self.stream.cached_info().state.last_sequence);
         while some.len() < most && self.next <= last {
             let found = self.link.message_from(&self.stream, self.next, ANY).await?;

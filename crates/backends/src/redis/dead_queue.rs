@@ -62,6 +62,7 @@ impl DeadQueue for RedisDeadQueue {
     }
 
     async fn next(&mut self, most: usize) -> Result<Vec<DeadLetter>, Failure> {
+        self.hand.clear();
         let Some(last) = &self.last else { return Ok(Vec::new()) };
         let (limit, between) = (self.config.timeout, (&*self.from, &**last));
         let some = page(&self.dialler, limit, &self.key, between, most).await?;
