@@ -24,6 +24,8 @@ mod applied;
 mod arrival;
 #[cfg(feature = "aws")]
 pub mod aws;
+#[cfg(any(feature = "aws", feature = "nats", feature = "rabbitmq"))]
+mod brevity;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 mod connecting;
 #[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]

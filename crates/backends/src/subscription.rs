@@ -57,6 +57,11 @@ impl<T> Window<T> {
         self.waiting.values().chain(self.out.values()).map(|kept| &kept.place)
     }
 
+    /// The same, to change what the broker recognises it by.
+    pub(crate) fn places_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.waiting.values_mut().chain(self.out.values_mut()).map(|kept| &mut kept.place)
+    }
+
     /// How many wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()

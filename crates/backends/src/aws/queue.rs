@@ -10,6 +10,7 @@ use tokio::time::sleep;
 use super::SYSTEM;
 use super::hold::{Hold, is_fifo};
 use super::incoming::Incoming;
+use crate::brevity::{in_brief, less_and_less};
 use crate::intake::Intake;
 
 /// A queue, and that of its dead letters.
@@ -36,10 +37,14 @@ impl Queue {
                     let message = Message::first(self.hold.name.as_str(), event);
                     self.intake.receive(message, incoming);
                 }
-                Err(failure) => {
-                    // What cannot be put aside now comes again.
-                    if let Err(failure) = self.bury(&incoming, &failure, 0).await {
-                        self.intake.fail(failure);
+                Err(why) => {
+                    match self.bury(&incoming, &why, 0).await {
+                        Ok(()) => {
+                            let (queue, id) = (&self.hold.name, &incoming.id);
+                            tracing::warn!(%queue, %id, %why, "no event");
+                        }
+                        // What cannot be put aside now comes again.
+                        Err(failure) => self.intake.fail(failure),
                     }
                     self.hold.forget(&incoming.id);
                 }
@@ -59,14 +64,16 @@ impl Queue {
         let Hold { sqs, name, .. } = &self.hold;
         let origin = format!("{name}@{}", incoming.id);
         let epitaph = Epitaph { failure: why, attempts, consumer: name, origin: &origin };
-        let send = async |epitaph| {
-            let letter = incoming.letter(&self.dead_url, epitaph, &incoming.id)?;
-            sqs.send_one("send a dead letter", letter).await
-        };
-        match send(Some(&epitaph)).await {
-            // One that is as large as any may be has no room for what is said of it.
-            Err(failure) if failure.fault() == Fault::Refused => send(None).await?,
-            sent => sent?,
+        let brief = in_brief(why);
+        for epitaph in less_and_less(epitaph, &brief) {
+            let letter = incoming.letter(&self.dead_url, epitaph.as_ref(), &incoming.id)?;
+            match sqs.send_one("send a dead letter", letter).await {
+                Err(failure) if epitaph.is_some() && failure.fault() == Fault::Refused => {}
+                sent => {
+                    sent?;
+                    break;
+                }
+            }
         }
         self.hold.delete(std::slice::from_ref(&incoming.id)).await
     }

@@ -8,7 +8,7 @@ use async_nats::datetime::DateTime;
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::message::Message as Incoming;
-use async_nats::{HeaderMap, HeaderName, HeaderValue, Subject};
+use async_nats::{HeaderMap, HeaderName, HeaderValue, Request, Subject};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use semel_core::wire::{Binding, Epitaph};
@@ -18,11 +18,13 @@ use tokio::time::sleep;
 use super::error::{acknowledging, down, is_too_large, missing, publishing, stored};
 use super::link::Link;
 use super::message::{event_of, own_headers};
+use crate::brevity::{in_brief, less_and_less};
 use crate::intake::Intake;
 
 /// A member of a consumer.
 pub(super) struct Puller {
     pub(super) link: Link,
+    pub(super) consumer: PullConsumer,
     pub(super) stream: String,
     pub(super) name: String,
     /// The subject of dead letters.
@@ -53,7 +55,9 @@ type Number = (u64, DateTime);
 /// What the server recognises a message by, and the message as it was on the wire.
 #[derive(Clone)]
 pub(super) struct Place {
-    reply: Subject,
+    /// None when the stream has given its number to another message: the server would take what is
+    /// said of this one for that.
+    reply: Option<Subject>,
     number: Number,
     subject: Subject,
     headers: HeaderMap,
@@ -74,14 +78,36 @@ impl Puller {
         self.intake.with(|window| window.places().any(|place| place.number == number))
     }
 
+    /// What is in hand from before a stream was made again, or lost its end, is settled without the
+    /// server, which knows of it no more. Its numbers are not below those that come now, and it is older.
+    fn outlive(&self, (sequence, published): Number) {
+        self.intake.with(|window| {
+            let places = window.places_mut();
+            for place in places.filter(|it| it.number.0 >= sequence && it.number.1 < published) {
+                place.reply = None;
+            }
+        });
+    }
+
     fn settled_lately(&self, number: Number) -> bool {
         self.settled.lock().unwrap_or_else(PoisonError::into_inner).0.contains(&number)
     }
 
     /// Tells the server what became of a message, and waits until it knows.
     pub(super) async fn answer(&self, place: &Place, word: &'static [u8]) -> Result<(), Failure> {
-        let told = self.link.client.request(place.reply.clone(), word.into()).await;
-        told.map(drop).map_err(acknowledging)
+        let Some(reply) = place.reply.clone() else { return Ok(()) };
+        // What is left of the time of a call is for the question after it.
+        let limit = self.link.config.timeout / 2;
+        let request = Request::new().payload(word.into()).timeout(Some(limit));
+        let Err(error) = self.link.client.send_request(reply, request).await else {
+            return Ok(());
+        };
+        let consumer = self.consumer.get_info().await.map_err(missing)?;
+        // Of what it has not given out yet a server says nothing, whoever had it before.
+        if place.number.0 > consumer.delivered.stream_sequence {
+            return Ok(());
+        }
+        Err(acknowledging(error))
     }
 
     /// Publishes a dead letter, and then takes the message from the consumer. A letter that comes
@@ -92,32 +118,41 @@ impl Puller {
         failure: &Failure,
         attempts: u32,
     ) -> Result<(), Failure> {
-        let (sequence, published) = place.number;
+        let (sequence, _) = place.number;
         let origin = format!("{}/{}@{sequence}", self.stream, place.subject);
         let epitaph = Epitaph { failure, attempts, consumer: &self.name, origin: &origin };
-        let published = published.unix_timestamp_nanos();
-        let id = format!("{}-{}@{sequence}-{published}", self.name, self.stream);
-        let mut headers = own_headers(&place.headers);
-        headers.insert(NATS_MESSAGE_ID, id);
-        let bare = headers.clone();
-        epitaph.headers(Binding::Nats, &mut |name, value| {
-            // All that would not fit is escaped.
-            if let Ok(value) = value.parse::<HeaderValue>() {
-                headers.insert(HeaderName::from_static(name), value);
+        let brief = in_brief(failure);
+        for epitaph in less_and_less(epitaph, &brief) {
+            match self.publish_letter(place, epitaph.as_ref()).await {
+                Err(failure) if epitaph.is_some() && is_too_large(&failure) => {}
+                sent => {
+                    sent?;
+                    break;
+                }
             }
-        });
-        match self.publish_letter(headers, place.body.clone()).await {
-            // One that is as large as any may be has no room for what is said of it.
-            Err(failure) if is_too_large(&failure) => {
-                self.publish_letter(bare, place.body.clone()).await?;
-            }
-            sent => sent?,
         }
         self.answer(place, b"+TERM").await
     }
 
-    async fn publish_letter(&self, headers: HeaderMap, body: Bytes) -> Result<(), Failure> {
-        let unsent = |error| publishing(&self.dead, error);
+    async fn publish_letter(
+        &self,
+        place: &Place,
+        epitaph: Option<&Epitaph<'_>>,
+    ) -> Result<(), Failure> {
+        let (sequence, published) = place.number;
+        let published = published.unix_timestamp_nanos();
+        let id = format!("{}-{}@{sequence}-{published}", self.name, self.stream);
+        let mut headers = own_headers(&place.headers);
+        headers.insert(NATS_MESSAGE_ID, id);
+        if let Some(epitaph) = epitaph {
+            epitaph.headers(Binding::Nats, &mut |name, value| {
+                // All that would not fit is escaped.
+                if let Ok(value) = value.parse::<HeaderValue>() {
+                    headers.insert(HeaderName::from_static(name), value);
+                }
+            });
+        }
+        let (unsent, body) = (|error| publishing(&self.dead, error), place.body.clone());
         let sent = self.link.context.publish_with_headers(self.dead.clone(), headers, body).await;
         stored(&self.dead, &sent.map_err(unsent)?.await.map_err(unsent)?)
     }
@@ -128,19 +163,20 @@ impl Puller {
         let number = (info.stream_sequence, info.published);
         let Some(reply) = incoming.reply.clone() else { return };
         let place = Place {
-            reply,
+            reply: Some(reply.clone()),
             number,
             subject: incoming.subject.clone(),
             headers: incoming.headers.clone().unwrap_or_default(),
             body: incoming.payload.clone(),
         };
+        self.outlive(number);
         // What was in hand for too long, because of an outage, is given out again.
         if self.has_in_hand(number) {
             return;
         }
         // The server gave it out before it was told, or has forgotten that: it would come for ever.
         if self.settled_lately(number) {
-            self.link.client.publish(place.reply, Bytes::from_static(b"+ACK")).await.ok();
+            self.link.client.publish(reply, Bytes::from_static(b"+ACK")).await.ok();
             return;
         }
         match event_of(&place.headers, place.body.clone()) {
@@ -148,18 +184,20 @@ impl Puller {
                 let message = Message::first(place.subject.as_str(), event);
                 self.intake.receive(message, place);
             }
-            // What cannot be put aside now comes again.
-            Err(failure) => {
-                if let Err(failure) = self.bury(&place, &failure, 0).await {
-                    self.intake.fail(failure);
+            Err(why) => match self.bury(&place, &why, 0).await {
+                Ok(()) => {
+                    let (stream, subject, sequence) = (&self.stream, &place.subject, number.0);
+                    tracing::warn!(%stream, %subject, sequence, %why, "no event");
                 }
-            }
+                // What cannot be put aside now comes again.
+                Err(failure) => self.intake.fail(failure),
+            },
         }
     }
 }
 
 /// Asks for messages, for ever, as long as there is room.
-pub(super) async fn pull(puller: Arc<Puller>, consumer: PullConsumer, most: usize) {
+pub(super) async fn pull(puller: Arc<Puller>, most: usize) {
     const AT_ONCE: usize = 100;
     const PAUSE: Duration = Duration::from_millis(200);
     loop {
@@ -168,7 +206,7 @@ pub(super) async fn pull(puller: Arc<Puller>, consumer: PullConsumer, most: usiz
             sleep(PAUSE).await;
             continue;
         }
-        if let Err(failure) = ask(&puller, &consumer, room.min(AT_ONCE)).await {
+        if let Err(failure) = ask(&puller, room.min(AT_ONCE)).await {
             puller.intake.fail(failure);
             sleep(PAUSE).await;
         }
@@ -176,9 +214,10 @@ pub(super) async fn pull(puller: Arc<Puller>, consumer: PullConsumer, most: usiz
 }
 
 /// One question, and all its answers.
-async fn ask(puller: &Puller, consumer: &PullConsumer, count: usize) -> Result<(), Failure> {
+async fn ask(puller: &Puller, count: usize) -> Result<(), Failure> {
     /// How long the server waits for messages to come.
     const WAIT: Duration = Duration::from_secs(5);
+    let consumer = &puller.consumer;
     let asked = consumer.batch().max_messages(count).expires(WAIT).messages();
     let mut messages =
         asked.await.map_err(|error| down("cannot ask for messages").with_source(error))?;
@@ -208,9 +247,9 @@ pub(super) async fn care(puller: Arc<Puller>, ack_wait: Duration) {
         if puller.link.check().is_err() {
             continue;
         }
-        for place in puller.held() {
+        for reply in puller.held().into_iter().filter_map(|place| place.reply) {
             // Where that fails the next call of the subscription says so.
-            puller.link.client.publish(place.reply, Bytes::from_static(b"+WPI")).await.ok();
+            puller.link.client.publish(reply, Bytes::from_static(b"+WPI")).await.ok();
         }
     }
 }

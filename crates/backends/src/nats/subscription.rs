@@ -110,6 +110,7 @@ impl NatsSubscriptionConfig {
         let (stream, name) = (self.stream, self.consumer);
         let puller = Arc::new(Puller {
             link,
+            consumer,
             stream,
             name,
             dead,
@@ -117,7 +118,7 @@ impl NatsSubscriptionConfig {
             settled: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
-        tasks.spawn(pull(Arc::clone(&puller), consumer, self.max_unsettled));
+        tasks.spawn(pull(Arc::clone(&puller), self.max_unsettled));
         tasks.spawn(care(Arc::clone(&puller), self.ack_wait));
         Ok(NatsSubscription { puller, tasks })
     }

@@ -55,18 +55,17 @@ impl Outgoing {
             return Err(too_large(&format!("a body of {size} bytes, the limit is {limit}"))
                 .with_fix("store the content elsewhere, or raise max_message_bytes"));
         }
-        let headers = headers(message, format)?;
-        let size = frame_size(&headers, &content_type, &id);
+        let properties = BasicProperties::default()
+            .with_content_type(content_type)
+            .with_headers(headers(message, format)?)
+            .with_delivery_mode(PERSISTENT)
+            .with_message_id(id.clone());
+        let size = frame_size(&properties);
         if size > limits.frame_bytes {
             let limit = limits.frame_bytes;
             return Err(too_large(&format!("headers of {size} bytes, the limit is {limit}"))
                 .with_fix("put less into headers, or raise frame_max of the broker"));
         }
-        let properties = BasicProperties::default()
-            .with_content_type(content_type)
-            .with_headers(headers)
-            .with_delivery_mode(PERSISTENT)
-            .with_message_id(id.clone());
         Ok(Self { address: Address { exchange, routing_key, id }, properties, body })
     }
 }
@@ -100,23 +99,51 @@ fn headers(message: &Message, format: Format) -> Result<FieldTable, Failure> {
 }
 
 /// Bytes of the frame that carries the properties, as AMQP 0-9-1 writes it.
-fn frame_size(headers: &FieldTable, content_type: &ShortString, id: &ShortString) -> usize {
+pub(super) fn frame_size(properties: &BasicProperties) -> usize {
     const FRAME: usize = 8;
     const CLASS_WEIGHT_BODY_SIZE_AND_FLAGS: usize = 14;
-    const TABLE_LENGTH_AND_DELIVERY_MODE: usize = 5;
-    const STRING_LENGTHS: usize = 2;
-    const PER_HEADER: usize = 6;
-    let table = headers.inner().iter().map(|(name, value)| {
-        let value = if let AMQPValue::LongString(value) = value { value.len() } else { 0 };
-        PER_HEADER + name.as_str().len() + value
-    });
+    let texts = [
+        properties.content_type(),
+        properties.content_encoding(),
+        properties.correlation_id(),
+        properties.reply_to(),
+        properties.expiration(),
+        properties.message_id(),
+        properties.kind(),
+        properties.user_id(),
+        properties.app_id(),
+        properties.cluster_id(),
+    ];
+    let texts = texts.into_iter().flatten().map(|text| 1 + text.as_str().len());
     FRAME
         + CLASS_WEIGHT_BODY_SIZE_AND_FLAGS
-        + TABLE_LENGTH_AND_DELIVERY_MODE
-        + STRING_LENGTHS
-        + content_type.as_str().len()
-        + id.as_str().len()
-        + table.sum::<usize>()
+        + texts.sum::<usize>()
+        + properties.headers().as_ref().map_or(0, table_size)
+        + properties.delivery_mode().map_or(0, |_| 1)
+        + properties.priority().map_or(0, |_| 1)
+        + properties.timestamp().map_or(0, |_| 8)
+}
+
+fn table_size(table: &FieldTable) -> usize {
+    let entry = |(name, value): (&ShortString, &AMQPValue)| 1 + name.as_str().len() + size(value);
+    4 + table.inner().iter().map(entry).sum::<usize>()
+}
+
+/// Of its kind and itself.
+fn size(value: &AMQPValue) -> usize {
+    1 + match value {
+        AMQPValue::Void => 0,
+        AMQPValue::Boolean(_) | AMQPValue::ShortShortInt(_) | AMQPValue::ShortShortUInt(_) => 1,
+        AMQPValue::ShortInt(_) | AMQPValue::ShortUInt(_) => 2,
+        AMQPValue::LongInt(_) | AMQPValue::LongUInt(_) | AMQPValue::Float(_) => 4,
+        AMQPValue::DecimalValue(_) => 5,
+        AMQPValue::LongLongInt(_) | AMQPValue::Double(_) | AMQPValue::Timestamp(_) => 8,
+        AMQPValue::ShortString(text) => 1 + text.as_str().len(),
+        AMQPValue::LongString(text) => 4 + text.len(),
+        AMQPValue::ByteArray(bytes) => 4 + bytes.as_slice().len(),
+        AMQPValue::FieldArray(values) => 4 + values.as_slice().iter().map(size).sum::<usize>(),
+        AMQPValue::FieldTable(table) => table_size(table),
+    }
 }
 
 fn short(what: &str, text: &str) -> Result<ShortString, Failure> {
@@ -126,6 +153,7 @@ fn short(what: &str, text: &str) -> Result<ShortString, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use lapin::protocol::basic::gen_properties;
     use semel_core::Fault;
 
     use super::*;
@@ -185,5 +213,31 @@ mod tests {
             assert_eq!(failure.fault(), Fault::Refused);
             assert!(failure.to_string().contains(expected), "{failure}");
         }
+    }
+
+    #[test]
+    fn a_frame_is_as_large_as_the_client_writes_it() {
+        let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+        let mut inner = FieldTable::default();
+        inner.insert("reason".into(), text("rejected"));
+        inner.insert("count".into(), AMQPValue::LongLongInt(1));
+        let mut headers = FieldTable::default();
+        headers.insert("tenant".into(), text("acme"));
+        headers.insert("x-death".into(), AMQPValue::FieldArray(vec![inner.into()].into()));
+        headers.insert("flag".into(), AMQPValue::Boolean(true));
+        headers.insert("price".into(), AMQPValue::Double(0.5));
+        headers.insert("bytes".into(), AMQPValue::ByteArray(vec![0; 3].into()));
+        headers.insert("nothing".into(), AMQPValue::Void);
+        let properties = BasicProperties::default()
+            .with_content_type("text/plain".into())
+            .with_correlation_id("7".into())
+            .with_timestamp(1)
+            .with_priority(2)
+            .with_headers(headers);
+        let mut buffer = [0; 1_000];
+        let written =
+            gen_properties(&properties)((&mut buffer[..]).into()).map(|it| it.position).unwrap();
+        // Frame, class, weight and body size are around it.
+        assert_eq!(frame_size(&properties), 8 + 12 + usize::try_from(written).unwrap());
     }
 }

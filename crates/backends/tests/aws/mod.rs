@@ -4,6 +4,7 @@
 mod errors;
 mod eventbridge;
 mod impostor;
+mod letters;
 mod sns;
 mod sqs;
 mod subscription;

@@ -47,7 +47,7 @@ mod standard {
 const HIDDEN: Duration = Duration::from_secs(2);
 
 /// How long a question waits in tests.
-const WAIT: Duration = Duration::from_secs(1);
+pub(super) const WAIT: Duration = Duration::from_secs(1);
 
 /// A queue of the test's own, that of its dead letters, and a sink.
 struct Reading<const FIFO: bool> {
@@ -267,39 +267,6 @@ async fn what_is_no_event_and_cannot_be_put_aside_is_told() {
     };
     let failure = timeout(PATIENCE, said).await.expect("it is said");
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-AWS-MISSING"));
-}
-
-/// A queue takes no larger letters than messages.
-#[tokio::test]
-async fn a_letter_that_is_too_large_with_its_reason_is_kept_without() {
-    let impostor = Impostor::start(|request| {
-        if request.contains("semel-epitaph") {
-            return Impostor::error(400, "InvalidParameterValue");
-        }
-        let said = match request {
-            _ if request.contains("QueueName") => "{\"QueueUrl\":\"http://sqs/1/orders\"}",
-            _ if request.contains("MessageBody") => "{\"MessageId\":\"letter\"}",
-            _ if request.contains("MaxNumberOfMessages") => {
-                r#"{"Messages":[{"MessageId":"large","ReceiptHandle":"handle","Body":"{",
-                    "MessageAttributes":{"semel-event-id":
-                    {"DataType":"String","StringValue":"seven"}}}]}"#
-            }
-            _ => "{}",
-        };
-        Some((200, "", said.to_owned()))
-    })
-    .await;
-    let config = config(&impostor.url).subscribe_sqs("orders").wait(WAIT);
-    let _reader = timeout(PATIENCE, config.open()).await.unwrap().unwrap();
-    let is_deletion = |request: &str| {
-        request.contains("\"ReceiptHandle\":\"handle\"") && !request.contains("Visibility")
-    };
-    let deleted = async {
-        while !impostor.requests().iter().any(|request| is_deletion(request)) {
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(PATIENCE, deleted).await.expect("it is put aside");
 }
 
 /// A reader that is throttled asks nothing for as long as it was told.

@@ -2,8 +2,10 @@
 
 mod cluster;
 mod errors;
+mod letters;
 mod order;
 mod outages;
+mod remade;
 mod subscription;
 
 use std::sync::Mutex;

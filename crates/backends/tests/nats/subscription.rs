@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use async_nats::HeaderMap;
 use async_nats::jetstream::consumer::AckPolicy;
 use async_nats::jetstream::consumer::pull::Config as Pull;
-use async_nats::jetstream::stream::Config as Keep;
 use semel_backends::nats::{NatsConfig, NatsSubscription, NatsSubscriptionConfig};
 use semel_core::outbox::AppendError;
 use semel_core::wire::{Binding, decode};
@@ -16,7 +15,7 @@ use semel_core::{
 use semel_testkit::probe::{Probe, Ran, Skip, WriteProbe};
 use semel_testkit::suites::source::SourceProbe;
 use semel_testkit::suites::subscription::{DeadLetter, SubscriptionProbe};
-use semel_testkit::workload::{event, lanes};
+use semel_testkit::workload::lanes;
 use tokio::time::{sleep, timeout};
 
 use super::{PATIENCE, Stream};
@@ -61,7 +60,7 @@ semel_testkit::subscription_suite!(Group);
 /// How soon a member counts as gone in tests.
 const GONE: Duration = Duration::from_secs(1);
 
-struct Group(Stream);
+pub(super) struct Group(pub(super) Stream);
 
 impl Group {
     fn config(&self, consumer: &str) -> NatsSubscriptionConfig {
@@ -248,16 +247,6 @@ async fn dead_letters_must_not_come_back() {
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-NATS-DEAD"));
 }
 
-#[tokio::test]
-async fn a_deleted_consumer_is_misconfigured() {
-    let Some(group) = <Group as Probe>::fresh().await else { return };
-    let mut member = group.open().await;
-    let stream = group.0.reader.context.get_stream(&group.0.name).await.unwrap();
-    stream.delete_consumer("suite").await.unwrap();
-    let failure = trouble(&mut member).await;
-    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-NATS-STREAM"));
-}
-
 /// A server that has forgotten an acknowledgement would give the message out for ever.
 #[tokio::test]
 async fn what_was_settled_and_comes_again_is_acknowledged_again() {
@@ -288,54 +277,6 @@ async fn what_was_settled_and_comes_again_is_acknowledged_again() {
     assert_eq!(again, 0, "it is not handed out again");
 }
 
-/// A stream that was made again, or has lost its end, begins at numbers that were there before.
-#[tokio::test]
-async fn what_has_the_number_of_a_settled_one_is_another() {
-    let Some(group) = <Group as Probe>::fresh().await else { return };
-    let mut member = group.open().await;
-    group.commit(lanes(1)).await;
-    let receipt = first(&mut member).await.receipt;
-    let settled = Settlement { receipt, outcome: Outcome::Delivered };
-    assert_eq!(member.settle(&[settled]).await.unwrap(), Holding::Held);
-
-    let context = &group.0.reader.context;
-    let stream = context.get_stream(&group.0.name).await.unwrap();
-    let same = stream.cached_info().config.clone();
-    context.delete_stream(&group.0.name).await.unwrap();
-    let stream = context.create_stream(same).await.unwrap();
-    let another = Pull {
-        durable_name: Some("suite".into()),
-        ack_policy: AckPolicy::Explicit,
-        ..Pull::default()
-    };
-    stream.create_consumer(another).await.unwrap();
-    let after = event("after", 2);
-    group.commit(vec![after.clone()]).await;
-    assert_eq!(first(&mut member).await.message.event.id, after.id);
-}
-
-/// Where the stream of dead letters takes no larger ones than the stream itself.
-#[tokio::test]
-async fn a_letter_that_is_too_large_with_its_reason_is_kept_without() {
-    let Some(group) = <Group as Probe>::fresh().await else { return };
-    let (name, context) = (&group.0.name, &group.0.reader.context);
-    let letters = Keep {
-        name: format!("{name}-dead"),
-        subjects: vec![format!("dead.{name}.>")],
-        max_message_size: 1_000,
-        ..Keep::default()
-    };
-    context.create_stream(letters).await.unwrap();
-    let mut member = group.open().await;
-    group.commit(lanes(1)).await;
-    let receipt = first(&mut member).await.receipt;
-    let failure = Failure::new(Fault::Refused, "E-TEST", "no ".repeat(600));
-    let dead = Outcome::Dead { attempts: 3, failure, parks_lane: false };
-    let settled = Settlement { receipt, outcome: dead };
-    assert_eq!(member.settle(&[settled]).await.unwrap(), Holding::Held);
-    assert_eq!(group.dead_letters().await.unwrap().len(), 1);
-}
-
 /// It comes again and again, and nobody would know why.
 #[tokio::test]
 async fn what_is_no_event_and_cannot_be_put_aside_is_told() {
@@ -349,7 +290,7 @@ async fn what_is_no_event_and_cannot_be_put_aside_is_told() {
 }
 
 /// What the subscription says when it can bring nothing.
-async fn trouble(member: &mut NatsSubscription) -> Failure {
+pub(super) async fn trouble(member: &mut NatsSubscription) -> Failure {
     let said = async {
         loop {
             if let Err(failure) = member.next_batch(Limit::default()).await {
@@ -362,7 +303,7 @@ async fn trouble(member: &mut NatsSubscription) -> Failure {
 }
 
 /// The next that comes, whatever is said before.
-async fn first(member: &mut NatsSubscription) -> Delivery {
+pub(super) async fn first(member: &mut NatsSubscription) -> Delivery {
     let got = async {
         loop {
             let batch = member.next_batch(Limit::default()).await.unwrap_or_default();

@@ -1,6 +1,7 @@
 //! RabbitMQ against the shared suite and against each line of its table of errors.
 
 mod errors;
+mod letters;
 mod order;
 mod outages;
 #[cfg(feature = "tls")]

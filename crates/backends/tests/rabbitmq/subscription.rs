@@ -20,7 +20,7 @@ use semel_testkit::proxy::Proxy;
 use semel_testkit::services::{Service, service};
 use semel_testkit::suites::source::SourceProbe;
 use semel_testkit::suites::subscription::{DeadLetter, SubscriptionProbe};
-use semel_testkit::workload::{Drive, event, ids, lanes};
+use semel_testkit::workload::{Drive, ids, lanes};
 use tokio::time::{sleep, timeout};
 
 use super::{PATIENCE, Reader, behind_proxy, publish, random_name, text};
@@ -36,18 +36,18 @@ mod single_active {
     semel_testkit::subscription_suite!(Queue<SINGLE_ACTIVE>);
 }
 
-const COMPETING: u8 = 0;
+pub(super) const COMPETING: u8 = 0;
 const SINGLE_ACTIVE: u8 = 1;
 const PREFETCH: u16 = 120;
 
 /// A queue and its dead letters; subscriptions come through a proxy.
-struct Queue<const MEMBERS: u8> {
-    name: String,
+pub(super) struct Queue<const MEMBERS: u8> {
+    pub(super) name: String,
     direct: String,
     through: String,
     proxy: Proxy,
-    sink: RabbitmqSink,
-    reader: Reader,
+    pub(super) sink: RabbitmqSink,
+    pub(super) reader: Reader,
     letters: Mutex<Vec<DeadLetter>>,
 }
 
@@ -69,7 +69,7 @@ impl<const MEMBERS: u8> Queue<MEMBERS> {
             .prefetch(PREFETCH)
     }
 
-    fn dead_queue(&self) -> String {
+    pub(super) fn dead_queue(&self) -> String {
         format!("{}.dead", self.name)
     }
 
@@ -274,58 +274,6 @@ async fn a_cut_makes_receipts_void_and_loses_nothing() {
     let mut drive = drive.reopen().await;
     assert_eq!(ids(&drive.drain(5).await), ids(&taken));
     drive.reopen().await.expect_nothing().await;
-}
-
-/// The queue of dead letters goes away: nothing is passed by that is not kept.
-#[tokio::test]
-async fn a_dead_letter_that_no_queue_takes_stops_the_consumer() {
-    let Some(queue) = Queue::<COMPETING>::fresh().await else { return };
-    let written = event("a", 1);
-    queue.commit_all(std::slice::from_ref(&written)).await;
-    let mut drive = Drive::open(&queue).await;
-    let taken = drive.take(1).await;
-    let gone = queue.reader.channel.queue_delete(queue.dead_queue().into(), Default::default());
-    timeout(PATIENCE, gone).await.unwrap().unwrap();
-    let dead = [(taken[0].receipt, semel_testkit::workload::dead(false))];
-    let settlements = semel_testkit::workload::settlements(dead);
-    let failure = timeout(PATIENCE, drive.source.settle(&settlements)).await.unwrap().unwrap_err();
-    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-RABBITMQ-MISSING"));
-    let mut drive = drive.reopen().await;
-    assert_eq!(drive.take(1).await[0].message.event.id, written.id, "it is still there");
-}
-
-/// The queue of dead letters takes no more: the letter waits in its queue until there is room.
-#[tokio::test]
-async fn a_full_queue_of_dead_letters_is_an_outage_and_passes() {
-    let Some(queue) = Queue::<COMPETING>::fresh().await else { return };
-    queue.commit_all(&[event("a", 1)]).await;
-    let mut drive = Drive::open(&queue).await;
-    let taken = drive.take(1).await;
-    let dead_queue = queue.dead_queue();
-    let gone = queue.reader.channel.queue_delete(dead_queue.as_str().into(), Default::default());
-    timeout(PATIENCE, gone).await.unwrap().unwrap();
-    queue.reader.declare(&dead_queue, full_after_one()).await;
-    while publish(&queue.sink, &dead_queue, [event("x", 0)]).await.all_confirmed() {}
-
-    let dead = [(taken[0].receipt, semel_testkit::workload::dead(false))];
-    let settlements = semel_testkit::workload::settlements(dead);
-    let failure = timeout(PATIENCE, drive.source.settle(&settlements)).await.unwrap().unwrap_err();
-    assert_eq!((failure.fault(), failure.code()), (Fault::Unavailable, "E-RABBITMQ-NACK"));
-
-    let purged = queue.reader.channel.queue_purge(dead_queue.into(), Default::default());
-    timeout(PATIENCE, purged).await.unwrap().unwrap();
-    let settled = timeout(PATIENCE, drive.source.settle(&settlements)).await.unwrap();
-    assert_eq!(settled, Ok(Holding::Held));
-    let letters = queue.dead_letters().await.unwrap();
-    assert_eq!(letters.len(), 1, "kept once");
-}
-
-/// The limit is checked after the message that reaches it.
-fn full_after_one() -> FieldTable {
-    let mut arguments = FieldTable::default();
-    arguments.insert("x-max-length".into(), AMQPValue::LongInt(1));
-    arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
-    arguments
 }
 
 /// The queue itself goes away under a consumer.

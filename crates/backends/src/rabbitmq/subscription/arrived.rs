@@ -7,6 +7,9 @@ use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use semel_core::wire::{Binding, Epitaph, decode};
 use semel_core::{Event, Failure, Message};
 
+use crate::brevity::{in_brief, less_and_less};
+use crate::rabbitmq::message::frame_size;
+
 /// A message as it came.
 pub(in crate::rabbitmq) struct Arrived {
     /// What the channel recognises it by.
@@ -58,9 +61,15 @@ impl Arrived {
         count.and_then(|(_, value)| number(value)).unwrap_or(0)
     }
 
-    /// The properties of the message as a dead letter.
-    pub(super) fn properties_with(&self, epitaph: Epitaph<'_>) -> BasicProperties {
-        self.rewritten(Some(epitaph), Epitaph::has)
+    /// The properties of the message as a dead letter, with as much of what is said of it as there is
+    /// room for in a frame of this size.
+    pub(super) fn properties_with(&self, epitaph: Epitaph<'_>, frame: usize) -> BasicProperties {
+        let brief = in_brief(epitaph.failure);
+        less_and_less(epitaph, &brief)
+            .into_iter()
+            .map(|epitaph| self.rewritten(epitaph, Epitaph::has))
+            .find(|properties| frame_size(properties) <= frame)
+            .unwrap_or_else(|| self.own_properties())
     }
 
     /// The properties that the message had before it was a dead letter.

@@ -126,8 +126,13 @@ impl RabbitmqSubscription {
     async fn bury(&self, arrived: &Arrived, why: &Failure, attempts: u32) -> Result<(), Failure> {
         let RabbitmqSubscriptionConfig { queue, dead_queue, consumer, .. } = &self.config;
         let epitaph = Epitaph { failure: why, attempts, consumer, origin: queue.as_str() };
-        let (grave, properties) = (&dead_queue.name, arrived.properties_with(epitaph));
-        match self.graves.publish_to(grave, &arrived.body, properties).await {
+        let grave = &dead_queue.name;
+        let buried = async {
+            let frame = self.graves.link().await?.limits.frame_bytes;
+            let properties = arrived.properties_with(epitaph, frame);
+            self.graves.publish_to(grave, &arrived.body, properties).await
+        };
+        match buried.await {
             Ok(true) => Ok(()),
             Ok(false) => Err(not_buried(grave.as_str())),
             // The message stays where it is: whatever the matter is, it is to be tried again.
@@ -170,14 +175,16 @@ impl RabbitmqSubscription {
         })
     }
 
-    /// Publishes the dead letters among these.
-    async fn bury_dead(&self, settlements: &[Settlement]) -> Result<(), Failure> {
+    /// Publishes the dead letters among these. Each is settled before the next: what is buried is not
+    /// buried again when another has to wait.
+    async fn bury_dead(&mut self, settlements: &[Settlement]) -> Result<(), Failure> {
         for Settlement { receipt, outcome } in settlements {
             let Outcome::Dead { attempts, failure, .. } = outcome else { continue };
             let kept = self.inbox.state().window.get(*receipt).map(|kept| Arc::clone(&kept.place));
-            if let Some(arrived) = kept {
-                self.bury(&arrived, failure, *attempts).await?;
-            }
+            let Some(arrived) = kept else { continue };
+            self.bury(&arrived, failure, *attempts).await?;
+            self.inbox.state().window.settle(*receipt);
+            self.acknowledge(BTreeSet::from([arrived.tag])).await?;
         }
         Ok(())
     }
