@@ -3,7 +3,7 @@
 //! A connection that ends is never continued: what was not acknowledged has failed, and nothing of
 //! it is sent again but by the caller. So a message has one sender, and order is the caller's alone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -22,16 +22,12 @@ use super::wire::Wire;
 
 /// An open connection. When this is dropped, it sends what it was given, and ends.
 pub(super) struct Link {
-    jobs: mpsc::UnboundedSender<Job>,
+    jobs: mpsc::UnboundedSender<Run>,
+    pings: mpsc::UnboundedSender<oneshot::Sender<()>>,
     /// The largest packet that the broker takes.
     pub(super) largest: usize,
     end: Arc<OnceLock<Failure>>,
     task: JoinHandle<()>,
-}
-
-enum Job {
-    Publish(Run),
-    Ping(oneshot::Sender<()>),
 }
 
 /// Messages of one lane: each is sent when the broker has taken the one before. That is done where
@@ -59,10 +55,13 @@ impl Link {
         let limit = terms.max_packet_size.map_or(usize::MAX, |size| size as usize);
         let window = terms.receive_max.unwrap_or(u16::MAX).min(config.max_in_flight);
         let keep_alive = terms.server_keep_alive.unwrap_or(KEEP_ALIVE).clamp(1, KEEP_ALIVE);
-        let (jobs, waiting) = mpsc::unbounded_channel();
+        let (jobs, new) = mpsc::unbounded_channel();
+        let (pings, asked) = mpsc::unbounded_channel();
         let exchange = Exchange {
             wire,
-            jobs: waiting,
+            new,
+            waiting: VecDeque::new(),
+            asked,
             window: usize::from(window.max(1)),
             require_subscriber: config.require_subscriber,
             under_way: HashMap::new(),
@@ -74,7 +73,7 @@ impl Link {
         };
         let end = Arc::new(OnceLock::new());
         let task = tokio::spawn(run(exchange, Arc::clone(&end)));
-        Ok(Self { jobs, largest: limit.min(config.max_message_bytes), end, task })
+        Ok(Self { jobs, pings, largest: limit.min(config.max_message_bytes), end, task })
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -82,15 +81,15 @@ impl Link {
     }
 
     /// Sends a lane, beside those that are under way. Its answers end when one is a refusal, or with
-    /// the connection.
+    /// the connection, which drops the lane.
     pub(super) fn publish(&self, run: Run) {
-        self.send(Job::Publish(run));
+        let _ = self.jobs.send(run);
     }
 
-    /// Asks whether the broker is there.
+    /// Asks whether the broker is there, however much is under way.
     pub(super) async fn ping(&self) -> Result<(), Failure> {
         let (answer, answered) = oneshot::channel();
-        self.send(Job::Ping(answer));
+        let _ = self.pings.send(answer);
         answered.await.map_err(|_| self.end())
     }
 
@@ -98,11 +97,6 @@ impl Link {
     pub(super) fn end(&self) -> Failure {
         let given_up = || down("the connection was given up");
         self.end.get().cloned().unwrap_or_else(given_up)
-    }
-
-    /// At the end of the connection the job is dropped, and with it whoever would answer.
-    fn send(&self, job: Job) {
-        let _ = self.jobs.send(job);
     }
 
     /// Closes the connection now, whatever is under way.
@@ -145,7 +139,10 @@ async fn run(mut exchange: Exchange, end: Arc<OnceLock<Failure>>) {
 /// What is under way on a connection.
 struct Exchange {
     wire: Wire,
-    jobs: mpsc::UnboundedReceiver<Job>,
+    new: mpsc::UnboundedReceiver<Run>,
+    /// Lanes that gave way to others, and those behind them.
+    waiting: VecDeque<Run>,
+    asked: mpsc::UnboundedReceiver<oneshot::Sender<()>>,
     window: usize,
     require_subscriber: bool,
     /// What is behind each message of which nothing was heard.
@@ -172,21 +169,25 @@ impl Exchange {
 
     async fn step(&mut self) -> io::Result<Step> {
         while self.under_way.len() < self.window
-            && let Ok(job) = self.jobs.try_recv()
+            && let Some(run) = self.next_in_turn()
         {
-            self.begin(job)?;
+            self.go_on(run)?;
         }
         self.wire.flush().await?;
         let has_room = self.under_way.len() < self.window;
         tokio::select! {
-            job = self.jobs.recv(), if has_room => match job {
-                Some(job) => self.begin(job)?,
+            run = self.new.recv(), if has_room => match run {
+                Some(run) => self.go_on(run)?,
                 None => {
                     write_goodbye(&mut self.wire.output);
                     self.wire.flush().await?;
                     return Ok(Step::Done);
                 }
             },
+            Some(answer) = self.asked.recv() => {
+                self.pings.push(answer);
+                self.ping();
+            }
             packet = self.wire.next() => return self.take(packet?),
             _ = self.pulse.tick() => {
                 if self.is_pinged {
@@ -198,15 +199,25 @@ impl Exchange {
         Ok(Step::Next)
     }
 
-    fn begin(&mut self, job: Job) -> io::Result<()> {
-        match job {
-            Job::Ping(answer) => {
-                self.pings.push(answer);
-                self.ping();
-            }
-            Job::Publish(run) => self.go_on(run)?,
+    fn next_in_turn(&mut self) -> Option<Run> {
+        while let Ok(run) = self.new.try_recv() {
+            self.waiting.push_back(run);
         }
-        Ok(())
+        self.waiting.pop_front()
+    }
+
+    /// Gives the room of a lane to the one that waits longest: long lanes keep nobody's out.
+    fn take_turns(&mut self, run: Run) -> io::Result<()> {
+        if run.messages.as_slice().is_empty() {
+            return Ok(());
+        }
+        match self.next_in_turn() {
+            Some(other) => {
+                self.waiting.push_back(run);
+                self.go_on(other)
+            }
+            None => self.go_on(run),
+        }
     }
 
     /// Sends the next of a lane, unless nobody waits for it any more: it would come after what is
@@ -246,7 +257,7 @@ impl Exchange {
                     if let Some((place, run)) = self.under_way.remove(&number) {
                         let _ = run.answers.send(Answer { place, reason });
                         if is_taken(reason, self.require_subscriber) {
-                            self.go_on(run)?;
+                            self.take_turns(run)?;
                         }
                     }
                 }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use semel_backends::mqtt::{MqttConfig, MqttVersion};
+use semel_backends::mqtt::{MqttConfig, MqttSink, MqttVersion};
 use semel_core::{Failure, Fault, Message, Published, Sink, Verdict};
 use semel_testkit::workload::{event, events, numbers};
 use tokio::time::timeout;
@@ -184,20 +184,22 @@ async fn every_reason_of_an_acknowledgement_has_its_line() {
         let reasons = HashMap::from([("bad", reason)]);
         let server = Scripted::start(Script { reasons, ..Script::default() }).await;
         let sink = connect(server.config()).await.unwrap();
-        let batch: Vec<_> = ["good", "bad", "after"]
-            .iter()
-            .zip(events("a", 0..3))
-            .map(|(topic, event)| Message::first(*topic, event))
-            .collect();
-        let published = timeout(PATIENCE, sink.publish(&batch)).await.unwrap();
-        let Published::Each(verdicts) = published else { panic!("{published:?}") };
-        assert_eq!(verdicts[0], Verdict::Confirmed);
-        let Verdict::Failed(failure) = &verdicts[1] else { panic!("{verdicts:?}") };
-        assert_told(failure, fault, code);
-        assert_eq!(verdicts[2], Verdict::Behind);
+        assert_told(&failure_of_the_second(&sink, ["good", "bad", "after"]).await, fault, code);
         assert_eq!(server.received(), ["good", "bad"], "what is behind was not sent");
         assert!(publish(&sink, "good", [event("a", 3)]).await.all_confirmed());
     }
+}
+
+/// Publishes one lane, each event to its topic: the first is confirmed, the third is not sent.
+async fn failure_of_the_second(sink: &MqttSink, topics: [&str; 3]) -> Failure {
+    let lane = topics.into_iter().zip(events("a", 0..3));
+    let batch: Vec<_> = lane.map(|(topic, event)| Message::first(topic, event)).collect();
+    let published = timeout(PATIENCE, sink.publish(&batch)).await.unwrap();
+    let verdicts = if let Published::Each(verdicts) = published { verdicts } else { Vec::new() };
+    let around = (verdicts.first(), verdicts.get(2));
+    assert_eq!(around, (Some(&Verdict::Confirmed), Some(&Verdict::Behind)), "{verdicts:?}");
+    let failure = if let Verdict::Failed(failure) = &verdicts[1] { Some(failure) } else { None };
+    failure.expect("the second message failed").clone()
 }
 
 #[tokio::test]
@@ -236,6 +238,15 @@ async fn the_reason_of_an_ended_connection_is_told() {
         assert_told(&failure_of(publish(&sink, "bad", [event("a", 0)]).await), fault, code);
         assert!(publish(&sink, "good", [event("a", 1)]).await.all_confirmed());
     }
+}
+
+#[tokio::test]
+async fn what_was_confirmed_before_a_connection_ended_stays_confirmed() {
+    let server = Scripted::start(Script { ends: Some(("end", 0x8b)), ..Script::default() }).await;
+    let sink = connect(server.config()).await.unwrap();
+    let failure = failure_of_the_second(&sink, ["good", "end", "after"]).await;
+    assert_told(&failure, Fault::Unavailable, "E-MQTT-DOWN");
+    assert_eq!(server.received(), ["good", "end"], "what is behind was not sent");
 }
 
 #[tokio::test]

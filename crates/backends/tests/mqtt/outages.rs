@@ -45,6 +45,26 @@ async fn no_acknowledgement_in_time_is_an_outage() {
     until_confirmed(&place.sink, &place.topic, events("a", 0..3)).await;
 }
 
+/// The lane takes longer than a probe waits, and fills the window to its end.
+#[tokio::test]
+async fn a_long_lane_keeps_neither_probes_nor_others_waiting() {
+    let patient = |config: MqttConfig| config.max_in_flight(1).timeout(Duration::from_secs(20));
+    let Some(place) = Place::with(None, patient).await else { return };
+    place.proxy.delay_replies(Duration::from_millis(250));
+    let (long, other, probe) = tokio::join!(
+        place.publish(events("a", 0..30)),
+        place.publish([event("b", 100)]),
+        timeout(PATIENCE, place.sink.check()),
+    );
+    probe.unwrap().expect("the broker is there");
+    assert!(long.all_confirmed() && other.all_confirmed(), "{long:?} {other:?}");
+    let mut arrived = numbers(&place.reader.until_arrived(31).await);
+    let turn = arrived.iter().position(|number| *number == 100).unwrap();
+    assert!(turn < 3, "it waited for {turn} of the lane");
+    arrived.remove(turn);
+    assert_eq!(arrived, (0..30).collect::<Vec<_>>());
+}
+
 #[tokio::test]
 async fn a_killed_or_frozen_broker_is_an_outage_and_passes() {
     let Some(server) = Private::start(Service::Mqtt) else { return };
