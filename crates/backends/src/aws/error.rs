@@ -93,11 +93,20 @@ where
     E: ProvideErrorMetadata + Error + Send + Sync + 'static,
 {
     let Err(error) = asked else { return Ok(()) };
-    let code = error.as_service_error().and_then(|said| said.code()).unwrap_or_default();
+    let code = code_of(&error);
     if is_missing(code) || is_denied(code) || code.starts_with("InvalidParameter") {
         return Ok(());
     }
     Err(failure("ask the service", expiry, error))
+}
+
+/// Whether the user is known, and may not do what it asked for.
+pub(super) fn is_forbidden<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
+    is_denied(code_of(error))
+}
+
+fn code_of<E: ProvideErrorMetadata>(error: &SdkError<E>) -> &str {
+    error.as_service_error().and_then(ProvideErrorMetadata::code).unwrap_or_default()
 }
 
 const DOWN: &str = "E-AWS-DOWN";

@@ -1,7 +1,8 @@
 //! EventBridge: the topic is the name or ARN of the bus, the event type is the detail type.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use aws_config::SdkConfig;
@@ -11,18 +12,24 @@ use aws_sdk_eventbridge::types::PutEventsRequestEntry;
 use semel_core::Failure;
 use semel_core::wire::Format;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::entry::{Entry, x_ray};
-use super::error::{Expiry, bad_detail, failure, impossible, only_about_the_probe, refused_event};
+use super::error::{
+    Expiry, bad_detail, failure, impossible, is_forbidden, only_about_the_probe, refused_event,
+};
 use super::sink::{Answers, Service};
 
 pub(super) struct EventBridge {
     client: Client,
     source: Option<String>,
     expiry: Expiry,
-    /// Buses that were seen: EventBridge takes events for those that do not exist, and drops them.
-    known: Mutex<HashSet<String>>,
+    /// When buses were looked for: EventBridge takes events for those that do not exist, and drops them.
+    known: Mutex<HashMap<String, Instant>>,
 }
+
+/// A bus is deleted while it is used: so long events go to where it was.
+const KNOWN_FOR: Duration = Duration::from_secs(60);
 
 /// What a detail type may have.
 const LONGEST_TYPE: usize = 128;
@@ -34,20 +41,20 @@ impl EventBridge {
 
     async fn look_for(&self, bus: &str) -> Result<(), Failure> {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if lock().contains(bus) {
+        if lock().get(bus).is_some_and(|since| since.elapsed() < KNOWN_FOR) {
             return Ok(());
         }
-        let asked = self.client.describe_event_bus().name(bus).send().await;
-        let found =
-            asked.map_err(|error| failure(&format!("find the bus {bus:?}"), self.expiry, error));
-        match found {
+        let since = Instant::now();
+        match self.client.describe_event_bus().name(bus).send().await {
             // Whoever may put events need not be allowed to look.
-            Err(failure) if failure.code() == "E-AWS-ACCESS" => {}
-            Err(failure) => return Err(failure),
-            Ok(_) => {}
+            Err(error) if !is_forbidden(&error) => {
+                Err(failure(&format!("find the bus {bus:?}"), self.expiry, error))
+            }
+            _ => {
+                lock().insert(bus.to_owned(), since);
+                Ok(())
+            }
         }
-        lock().insert(bus.to_owned());
-        Ok(())
     }
 
     fn source<'a>(&'a self, entry: &'a Entry<'_>) -> &'a str {

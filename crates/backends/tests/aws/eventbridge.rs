@@ -1,17 +1,22 @@
 //! EventBridge, read through a rule to a queue.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use semel_backends::aws::AwsSink;
 use semel_core::wire::{Binding, Format, decode};
 use semel_core::{Event, Fault, Message, Topic};
 use semel_testkit::probe::{Probe, Skip};
 use semel_testkit::proxy::Proxy;
 use semel_testkit::suites::sink::SinkProbe;
-use semel_testkit::workload::event;
+use semel_testkit::workload::{event, events};
 use serde_json::Value;
 
+use super::impostor::{Answer, Impostor};
 use super::{
-    ACCOUNT, Lab, Queue, READ, REGION, boto3, failure_of, order_placed, publish, random_name,
-    too_large,
+    ACCOUNT, Lab, Queue, READ, REGION, boto3, config, failure_of, order_placed, publish,
+    random_name, too_large,
 };
 
 semel_testkit::sink_suite!(Place);
@@ -125,6 +130,55 @@ async fn a_missing_bus_is_misconfigured() {
     let Some(place) = Place::with(None, None).await else { return };
     let failure = failure_of(publish(&place.sink, "no-such-bus", [event("a", 1)]).await);
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-AWS-MISSING"));
+}
+
+/// Nothing says so when it happens: a bus is looked for again after a minute.
+#[tokio::test]
+async fn a_bus_that_is_deleted_while_it_is_used_is_misconfigured() {
+    let is_there = Arc::new(AtomicBool::new(true));
+    let bus = Arc::clone(&is_there);
+    let impostor = Impostor::start(move |request| match request {
+        put if put.contains("Entries") => taken(),
+        _ if bus.load(Ordering::Relaxed) => found(),
+        _ => Impostor::error(400, "ResourceNotFoundException"),
+    })
+    .await;
+    let sink = config(&impostor.url).connect_eventbridge(None).await.unwrap();
+    assert!(publish(&sink, "orders", events("a", 0..2)).await.all_confirmed());
+    assert_eq!(impostor.requests().len(), 3, "it is looked for once");
+
+    is_there.store(false, Ordering::Relaxed);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(60)).await;
+    tokio::time::resume();
+    let failure = failure_of(publish(&sink, "orders", [event("a", 2)]).await);
+    assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-AWS-MISSING"));
+    assert_eq!(impostor.requests().len(), 4, "nothing was put");
+}
+
+/// Whoever may put events need not be allowed to look; whoever is nobody may do neither.
+#[tokio::test]
+async fn only_a_missing_right_to_look_is_passed_over() {
+    for (word, is_passed_over) in [("AccessDeniedException", true), ("InvalidClientTokenId", false)]
+    {
+        let impostor = Impostor::start(move |request| match request {
+            put if put.contains("Entries") => taken(),
+            _ => Impostor::error(403, word),
+        })
+        .await;
+        let sink = config(&impostor.url).connect_eventbridge(None).await.unwrap();
+        let published = publish(&sink, "orders", [event("a", 0)]).await;
+        assert_eq!(published.all_confirmed(), is_passed_over, "{published:?}");
+    }
+}
+
+fn found() -> Answer {
+    Some((200, "content-type: application/x-amz-json-1.1\r\n", "{\"Name\":\"orders\"}".into()))
+}
+
+fn taken() -> Answer {
+    let body = "{\"Entries\":[{\"EventId\":\"1\"}],\"FailedEntryCount\":0}";
+    Some((200, "content-type: application/x-amz-json-1.1\r\n", body.into()))
 }
 
 /// A client that is not ours reads what the target of a rule gets.
