@@ -45,6 +45,14 @@ struct Branch {
 /// What a branch says of each message of a batch, or of all of them.
 type Answer = Result<Vec<Verdict>, Failure>;
 
+/// What one branch does in a call. When the call is given up, the branch remembers what it has: its
+/// answer would be lost with those of the others.
+struct Part<'a> {
+    branch: &'a Branch,
+    batch: &'a [Message],
+    answer: Option<Answer>,
+}
+
 impl Fanout {
     /// No sink yet: everything is confirmed.
     #[must_use]
@@ -64,7 +72,10 @@ impl Fanout {
 #[async_trait]
 impl Sink for Fanout {
     async fn publish(&self, batch: &[Message]) -> Published {
-        let answers = join_all(self.branches.iter().map(|branch| branch.publish(batch))).await;
+        let part = |branch| Part { branch, batch, answer: None };
+        let mut parts: Vec<_> = self.branches.iter().map(part).collect();
+        join_all(parts.iter_mut().map(Part::publish)).await;
+        let answers: Vec<_> = parts.iter_mut().filter_map(|part| part.answer.take()).collect();
         let failed_wholly = answers.iter().filter_map(|answer| answer.as_ref().err());
         let whole = failed_wholly.max_by_key(|failure| urgency(failure)).cloned();
         let mut verdicts = vec![Verdict::Confirmed; batch.len()];
@@ -110,6 +121,20 @@ impl Sink for Fanout {
 impl fmt::Debug for Fanout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.branches.iter().map(|branch| &branch.name)).finish()
+    }
+}
+
+impl Part<'_> {
+    async fn publish(&mut self) {
+        self.answer = Some(self.branch.publish(self.batch).await);
+    }
+}
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        if let Some(answer) = &self.answer {
+            self.branch.remember(self.batch, answer, None);
+        }
     }
 }
 

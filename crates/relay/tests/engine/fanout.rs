@@ -1,6 +1,7 @@
 //! One pipeline to several sinks.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use semel_core::admin::{AdminStore, Filter};
@@ -34,6 +35,24 @@ async fn a_sink_that_has_an_event_does_not_get_it_again() {
     sent.sort();
     assert_eq!(sent, ["a:1", "a:2", "b:1"], "each once");
     assert!(other.calls().len() >= 3);
+}
+
+/// Also when the other one says nothing at all, and the relay gives the call up.
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_has_an_event_does_not_get_it_again_for_one_that_hangs() {
+    let bench = Bench::with(&["a:1", "b:1", "a:2"]).await;
+    let one = Scripted::confirming();
+    let hangs = AtomicBool::new(true);
+    let other = Scripted::new(move |_| {
+        let hangs = hangs.swap(false, Ordering::Relaxed);
+        async move { if hangs { pending().await } else { Published::All } }
+    });
+    let report = relay(&bench, &one, &other).drain(Stop::never()).await.unwrap();
+    assert_eq!((report.published, report.dead), (3, 0));
+    let mut sent = one.sent();
+    sent.sort();
+    assert_eq!(sent, ["a:1", "a:2", "b:1"], "each once");
+    assert_eq!(other.sent().len(), 6, "it gets what it did not confirm");
 }
 
 #[tokio::test(start_paused = true)]
