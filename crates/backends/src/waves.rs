@@ -11,6 +11,7 @@ use crate::lanes::Lanes;
 pub(crate) struct Waves {
     lanes: Lanes,
     current: Vec<usize>,
+    next: Vec<usize>,
 }
 
 impl Waves {
@@ -18,7 +19,7 @@ impl Waves {
     pub(crate) fn new(batch: &[Message]) -> Self {
         let lanes = Lanes::new(batch);
         let current = lanes.first().to_vec();
-        Self { lanes, current }
+        Self { lanes, current, next: Vec::new() }
     }
 
     /// The places in the batch of the messages to send now; none when all is done.
@@ -26,14 +27,17 @@ impl Waves {
         &self.current
     }
 
-    /// Notes what became of each message of this wave, in its order. Lanes that failed stop here.
-    pub(crate) fn advance(&mut self, results: impl IntoIterator<Item = Result<(), Failure>>) {
-        let wave = std::mem::take(&mut self.current).into_iter().zip(results);
-        self.current =
-            wave.filter_map(|(place, result)| self.lanes.settle(place, result)).collect();
+    /// Notes what became of a message of this wave. A lane that failed stops here.
+    pub(crate) fn settle(&mut self, place: usize, result: Result<(), Failure>) {
+        self.next.extend(self.lanes.settle(place, result));
     }
 
-    /// Ends here: all that was to be sent now failed, and what is behind it was not sent.
+    /// All of this wave is settled: goes on to what is behind it.
+    pub(crate) fn advance(&mut self) {
+        self.current = std::mem::take(&mut self.next);
+    }
+
+    /// Ends here: what was to be sent or answered next has failed, what is behind it was not sent.
     pub(crate) fn give_up(self, failure: &Failure) -> Published {
         self.lanes.give_up(failure)
     }
@@ -58,15 +62,22 @@ mod tests {
         Failure::refused("E-TEST", "no")
     }
 
+    fn settle(waves: &mut Waves, results: impl IntoIterator<Item = (usize, Result<(), Failure>)>) {
+        for (place, result) in results {
+            waves.settle(place, result);
+        }
+        waves.advance();
+    }
+
     #[test]
     fn a_wave_has_one_message_of_each_lane() {
         let mut waves = Waves::new(&batch(&["a", "a", "b", "a", "c", "b"]));
         assert_eq!(waves.current(), [0, 2, 4]);
-        waves.advance([Ok(()), Ok(()), Ok(())]);
+        settle(&mut waves, [(0, Ok(())), (2, Ok(())), (4, Ok(()))]);
         assert_eq!(waves.current(), [1, 5]);
-        waves.advance([Ok(()), Ok(())]);
+        settle(&mut waves, [(1, Ok(())), (5, Ok(()))]);
         assert_eq!(waves.current(), [3]);
-        waves.advance([Ok(())]);
+        settle(&mut waves, [(3, Ok(()))]);
         assert!(waves.current().is_empty());
         assert_eq!(waves.finish(), Published::All);
     }
@@ -74,9 +85,9 @@ mod tests {
     #[test]
     fn a_failure_stops_its_lane_alone() {
         let mut waves = Waves::new(&batch(&["a", "a", "b", "b"]));
-        waves.advance([Err(refused()), Ok(())]);
+        settle(&mut waves, [(0, Err(refused())), (2, Ok(()))]);
         assert_eq!(waves.current(), [3]);
-        waves.advance([Ok(())]);
+        settle(&mut waves, [(3, Ok(()))]);
         let expected =
             [Verdict::Failed(refused()), Verdict::Behind, Verdict::Confirmed, Verdict::Confirmed];
         assert_eq!(waves.finish(), Published::Each(expected.to_vec()));
@@ -84,14 +95,20 @@ mod tests {
 
     #[test]
     fn giving_up_keeps_what_was_confirmed() {
-        let mut waves = Waves::new(&batch(&["a", "a", "a", "b"]));
-        waves.advance([Ok(()), Ok(())]);
+        let mut waves = Waves::new(&batch(&["a", "a", "a", "b", "b", "b", "c", "c"]));
+        settle(&mut waves, [(0, Ok(())), (3, Ok(())), (6, Ok(()))]);
+        waves.settle(4, Ok(()));
+        waves.settle(7, Err(refused()));
         let down = Failure::unavailable("E-TEST", "gone");
         let expected = [
             Verdict::Confirmed,
             Verdict::Failed(down.clone()),
             Verdict::Behind,
             Verdict::Confirmed,
+            Verdict::Confirmed,
+            Verdict::Failed(down.clone()),
+            Verdict::Confirmed,
+            Verdict::Failed(refused()),
         ];
         assert_eq!(waves.give_up(&down), Published::Each(expected.to_vec()));
     }

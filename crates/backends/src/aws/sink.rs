@@ -1,6 +1,6 @@
 //! [`Sink`] for the services of AWS: waves of one message per lane, in batches of ten.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,15 +77,14 @@ impl AwsSink {
     /// Sends wave after wave. Where it ends, because it is dropped, `waves` knows.
     async fn send(&self, batch: &[Message], waves: &mut Waves) {
         while !waves.current().is_empty() {
-            let mut answers = HashMap::new();
             let mut topics: BTreeMap<&str, Vec<(usize, Entry<'_>)>> = BTreeMap::new();
-            for place in waves.current().iter().copied() {
+            for place in waves.current().to_vec() {
                 match self.encode(&batch[place]) {
                     Ok(entry) => {
                         let topic = batch[place].topic.as_str();
                         topics.entry(topic).or_default().push((place, entry));
                     }
-                    Err(failure) => drop(answers.insert(place, Err(failure))),
+                    Err(failure) => waves.settle(place, Err(failure)),
                 }
             }
             let mut sending: Vec<BoxFuture<'_, _>> = Vec::new();
@@ -94,13 +93,13 @@ impl AwsSink {
                 sending.extend(batches.map(|batch| self.send_batch(batch).boxed()));
             }
             let mut sent = stream::iter(sending).buffer_unordered(self.config.concurrency);
+            // At once: of the others, some may never be answered.
             while let Some((places, results)) = sent.next().await {
-                answers.extend(places.into_iter().zip(results));
+                for (place, result) in places.into_iter().zip(results) {
+                    waves.settle(place, result);
+                }
             }
-            let unanswered = || Err(impossible("a message without an answer"));
-            let answer = |place: &usize| answers.remove(place).unwrap_or_else(unanswered);
-            let results: Vec<_> = waves.current().iter().map(answer).collect();
-            waves.advance(results);
+            waves.advance();
         }
     }
 
@@ -140,7 +139,7 @@ impl AwsSink {
     /// A batch that is refused as a whole is sent again one by one: only one of it may be wrong.
     async fn send_batch(&self, batch: Batch<'_>) -> (Vec<usize>, Answers) {
         let Batch { topic, places, entries } = batch;
-        let answers = match self.service.send(topic, &entries).await {
+        let mut answers = match self.service.send(topic, &entries).await {
             Ok(answers) => answers,
             Err(failure) if failure.fault() != Fault::Refused || entries.len() == 1 => {
                 vec![Err(failure); entries.len()]
@@ -154,6 +153,7 @@ impl AwsSink {
                 answers
             }
         };
+        answers.resize(places.len(), Err(impossible("a message without an answer")));
         (places, answers)
     }
 }

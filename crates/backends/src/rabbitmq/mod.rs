@@ -28,6 +28,7 @@
 //! # Ok::<(), semel_core::Failure>(()) }).unwrap();
 //! ```
 
+mod answers;
 mod config;
 mod dead_queue;
 mod error;

@@ -1,26 +1,22 @@
 //! [`Sink`] for RabbitMQ.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use futures_util::TryStreamExt;
-use futures_util::stream::FuturesOrdered;
-use lapin::options::BasicPublishOptions;
+use futures_util::stream::FuturesUnordered;
 use lapin::tcp::OwnedTLSConfig;
-use lapin::{BasicProperties, Channel, Confirmation};
 use semel_core::{Failure, Fault, Message, Published, Sink};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
+use super::answers::{Answers, send_one};
 use super::config::RabbitmqConfig;
-use super::error::{blocked, failure, rejected, timed_out, unroutable};
+use super::error::{blocked, failure, timed_out};
 use super::link::{Dialler, Link, declare_exchange};
-use super::message::{Address, Outgoing};
+use super::message::Outgoing;
 use crate::waves::Waves;
 
 /// Publishes to RabbitMQ. Made by [`RabbitmqConfig::connect`]; clones share the connection.
@@ -53,38 +49,35 @@ impl RabbitmqSink {
         Ok(sink)
     }
 
-    /// Sends wave after wave. Where it ends, on an error or because it is dropped, `waves` knows.
-    async fn send(&self, link: &Link, batch: &[Message], waves: &mut Waves) -> Result<(), Failure> {
-        let channel = link.channel().await?;
+    /// Sends wave after wave. Where it ends, on an error or at the deadline, `waves` knows.
+    async fn send(
+        &self,
+        link: &Link,
+        batch: &[Message],
+        waves: &mut Waves,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
+        let RabbitmqConfig { exchange, format, timeout, .. } = &*self.config;
+        let channel = in_time(deadline, *timeout, link.channel()).await?;
         while !waves.current().is_empty() {
-            let RabbitmqConfig { exchange, format, .. } = &*self.config;
-            let encode = |place| Outgoing::encode(&batch[place], exchange, *format, link.limits);
-            let wave = waves.current().iter().copied().map(encode);
-            let results = self.send_wave(&channel, wave).await?;
-            waves.advance(results);
+            // Asks only whom it heard of; to join a few would ask all of them whenever one is answered.
+            let mut sending = FuturesUnordered::new();
+            for place in waves.current().to_vec() {
+                match Outgoing::encode(&batch[place], exchange, *format, link.limits) {
+                    Ok(outgoing) => sending.push(send_one(&channel, place, outgoing)),
+                    Err(failure) => waves.settle(place, Err(failure)),
+                }
+            }
+            let mut answers = Answers::default();
+            let answered = in_time(deadline, *timeout, answers.hear(&mut sending)).await;
+            for (place, result) in answers.certain(sending) {
+                waves.settle(place, result);
+            }
+            answered?;
+            waves.advance();
         }
         link.give_back(channel);
         Ok(())
-    }
-
-    /// Sends messages of different lanes together, and waits until all of them are answered.
-    async fn send_wave(
-        &self,
-        channel: &Channel,
-        wave: impl Iterator<Item = Result<Outgoing, Failure>>,
-    ) -> Result<Vec<Result<(), Failure>>, Failure> {
-        // Asks only whom it heard of; to join a few would ask all of them whenever one is answered.
-        let mut sending = FuturesOrdered::new();
-        let addresses = wave.map(|outgoing| {
-            let Outgoing { address, properties, body } = outgoing?;
-            sending.push_back(send_one(channel, address.clone(), properties, body));
-            Ok(address)
-        });
-        let addresses: Vec<_> = addresses.collect();
-        let answers: Vec<_> = sending.try_collect().await.map_err(failure("publish"))?;
-        let mut answers = Answers::from(answers);
-        let mut judge = |address: Address| answers.next_for(&address);
-        Ok(addresses.into_iter().map(|address| address.and_then(&mut judge)).collect())
     }
 
     async fn usable_link(&self) -> Result<Arc<Link>, Failure> {
@@ -120,7 +113,7 @@ impl Sink for RabbitmqSink {
             Ok(link) => link,
             Err(failure) => return Published::None(failure),
         };
-        match in_time(deadline, limit, self.send(&link, batch, &mut waves)).await {
+        match self.send(&link, batch, &mut waves, deadline).await {
             Ok(()) => waves.finish(),
             Err(failure) => {
                 self.drop_if_broken(&link, &failure);
@@ -139,46 +132,6 @@ impl Sink for RabbitmqSink {
 
     fn system(&self) -> Option<&'static str> {
         Some(super::SYSTEM)
-    }
-}
-
-async fn send_one(
-    channel: &Channel,
-    Address { exchange, routing_key, .. }: Address,
-    properties: BasicProperties,
-    body: Bytes,
-) -> lapin::Result<Confirmation> {
-    let options = BasicPublishOptions { mandatory: true, ..Default::default() };
-    channel.basic_publish(exchange, routing_key, options, &body, properties).await?.await
-}
-
-/// What the broker answered to the messages of a wave.
-struct Answers {
-    acknowledged: std::vec::IntoIter<bool>,
-    /// The ids of the messages that no queue took. The client library hands a returned message out
-    /// with whichever answer comes next, so they only count when all answers are there; the broker
-    /// returns a message before it acknowledges it, so none is missing then.
-    returned: HashSet<String>,
-}
-
-impl Answers {
-    fn next_for(&mut self, address: &Address) -> Result<(), Failure> {
-        let acknowledged = self.acknowledged.next().unwrap_or(false);
-        if self.returned.contains(address.id.as_str()) {
-            return Err(unroutable(address.exchange.as_str(), address.routing_key.as_str()));
-        }
-        if acknowledged { Ok(()) } else { Err(rejected()) }
-    }
-}
-
-impl From<Vec<Confirmation>> for Answers {
-    fn from(confirmations: Vec<Confirmation>) -> Self {
-        let acknowledged: Vec<_> = confirmations.iter().map(Confirmation::is_ack).collect();
-        let returned = confirmations.into_iter().filter_map(|answer| {
-            let message = answer.take_message()?.delivery;
-            message.properties.message_id().as_ref().map(ToString::to_string)
-        });
-        Self { acknowledged: acknowledged.into_iter(), returned: returned.collect() }
     }
 }
 

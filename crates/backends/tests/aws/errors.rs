@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use semel_backends::aws::AwsSink;
 use semel_core::memory::MemoryDatabase;
 use semel_core::wire::Format;
-use semel_core::{Event, Failure, Fault, OutboxWriter, Published, Secret, Sink, Verdict};
+use semel_core::{Event, Failure, Fault, Message, OutboxWriter, Published, Secret, Sink, Verdict};
 use semel_relay::{Relay, Stop};
 use semel_testkit::workload::event;
 use tokio::time::timeout;
@@ -49,6 +49,31 @@ async fn no_answer_in_time_is_an_outage() {
     assert_told(&failure, Fault::Unavailable, "E-AWS-TIMEOUT");
     let failure = timeout(PATIENCE, sink.check()).await.unwrap().unwrap_err();
     assert_told(&failure, Fault::Unavailable, "E-AWS-TIMEOUT");
+}
+
+/// Or else it would be sent again for ever, with whatever is beside it.
+#[tokio::test]
+async fn what_is_answered_is_confirmed_beside_a_queue_that_hangs() {
+    let impostor = Impostor::start(|request| match request {
+        hanging if hanging.contains("silent") => None,
+        answered => to_each(answered, |_| None),
+    })
+    .await;
+    let sink = config(&impostor.url).timeout(Duration::from_secs(1)).connect_sqs().await.unwrap();
+    let to = |queue: &str, lane: &str, number| {
+        let topic = format!("{}/{ACCOUNT}/{queue}", impostor.url);
+        Message::first(topic.as_str(), event(lane, number))
+    };
+    let batch =
+        [to("healthy", "a", 0), to("silent", "b", 1), to("healthy", "a", 2), to("healthy", "b", 3)];
+    let published = timeout(PATIENCE, sink.publish(&batch)).await.unwrap();
+    let Published::Each(verdicts) = published else { panic!("{published:?}") };
+    assert_eq!(verdicts[0], Verdict::Confirmed, "{verdicts:?}");
+    for place in [1, 2] {
+        let Verdict::Failed(failure) = &verdicts[place] else { panic!("{verdicts:?}") };
+        assert_told(failure, Fault::Unavailable, "E-AWS-TIMEOUT");
+    }
+    assert_eq!(verdicts[3], Verdict::Behind);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lapin::types::FieldTable;
 use semel_backends::rabbitmq::{QueueKind, RabbitmqConfig, RabbitmqQueue, RabbitmqSink};
-use semel_core::{Event, Fault, Secret, Sink};
+use semel_core::{Event, Fault, Message, Published, Secret, Sink, Verdict};
 use semel_testkit::services::{Private, Service};
 use semel_testkit::workload::{event, events, numbers};
 use tokio::time::{sleep, timeout};
@@ -104,6 +104,36 @@ async fn alarms_are_outages_and_missing_rights_are_misconfigured() {
     let mut arrived = numbers(&Reader::open(url).await.arrived("orders").await);
     arrived.dedup();
     assert_eq!(arrived, [0, 1, 2, 3]);
+}
+
+/// Or else it would be sent again for ever, with whatever is beside it.
+#[tokio::test]
+async fn what_is_confirmed_stays_so_beside_a_queue_that_hangs() {
+    let Some(server) = Private::start(Service::Rabbitmq) else { return };
+    let queue = |name| RabbitmqQueue::new(name).unwrap().kind(QueueKind::Classic);
+    let config = RabbitmqConfig::new(server.address()).unwrap();
+    let making = config.clone().declare_queue(queue("orders")).declare_queue(queue("hanging"));
+    drop(timeout(PATIENCE, making.connect()).await.unwrap().unwrap());
+    let connecting = config.timeout(Duration::from_secs(3)).connect();
+    let sink = timeout(PATIENCE, connecting).await.unwrap().unwrap();
+    let suspend = "{ok, Queue} = rabbit_amqqueue:lookup(
+        rabbit_misc:r(<<\"/\">>, queue, <<\"hanging\">>)), sys:suspend(amqqueue:get_pid(Queue)).";
+    control(&server, &["eval", suspend]);
+
+    let to = |queue: &str, lane, number| Message::first(queue, event(lane, number));
+    let batch =
+        [to("orders", "a", 0), to("hanging", "b", 1), to("orders", "a", 2), to("orders", "b", 3)];
+    let published = timeout(PATIENCE, sink.publish(&batch)).await.unwrap();
+    let Published::Each(verdicts) = published else { panic!("{published:?}") };
+    assert_eq!(verdicts[0], Verdict::Confirmed, "{verdicts:?}");
+    for place in [1, 2] {
+        let Verdict::Failed(failure) = &verdicts[place] else { panic!("{verdicts:?}") };
+        assert_eq!((failure.fault(), failure.code()), (Fault::Unavailable, "E-RABBITMQ-TIMEOUT"));
+    }
+    assert_eq!(verdicts[3], Verdict::Behind);
+    assert!(publish(&sink, "orders", [event("a", 2)]).await.all_confirmed());
+    let arrived = numbers(&Reader::open(server.address()).await.arrived("orders").await);
+    assert_eq!(arrived, [0, 2], "nothing comes twice");
 }
 
 async fn private_sink(server: &Private) -> RabbitmqSink {
