@@ -12,7 +12,8 @@ use semel_testkit::workload::{event, events, numbers};
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
-use super::{PATIENCE, Reader, publish};
+use super::outages::until_confirmed;
+use super::{PATIENCE, Reader, failure_of, publish};
 
 /// Gone with this value.
 struct Cluster {
@@ -74,6 +75,28 @@ impl Cluster {
         timeout(PATIENCE, made).await.expect("the servers find each other");
         Reader::open(&self.addresses[0]).await
     }
+
+    /// Which server leads a stream.
+    async fn leader_of(&self, stream: &str) -> usize {
+        let reader = Reader::open(&self.addresses[0]).await;
+        let led = async {
+            loop {
+                let stream = reader.context.get_stream(stream).await.unwrap();
+                let leader =
+                    stream.cached_info().cluster.as_ref().and_then(|all| all.leader.clone());
+                if let Some(name) = leader {
+                    return name.trim_start_matches('s').parse().unwrap();
+                }
+                sleep(Duration::from_millis(100)).await;
+            }
+        };
+        timeout(PATIENCE, led).await.expect("it has a leader")
+    }
+
+    fn kill(&mut self, place: usize) {
+        self.servers[place].kill().unwrap();
+        self.servers[place].wait().unwrap();
+    }
 }
 
 impl Drop for Cluster {
@@ -115,4 +138,25 @@ async fn what_is_behind_a_refused_event_arrives_on_a_stream_with_replicas() {
         assert_eq!(numbers(&reader.arrived("orders").await), expected);
     }
     assert_eq!(reader.in_runs("orders").await, 0, "each on its own");
+}
+
+/// The other two elect one of them; until then nobody answers.
+#[tokio::test]
+async fn a_stream_that_loses_its_leader_is_an_outage_and_passes() {
+    let Some(mut cluster) = Cluster::start() else { return };
+    drop(cluster.with_stream("orders").await);
+    let leader = cluster.leader_of("orders").await;
+    let survivor = cluster.addresses[(leader + 1) % 3].clone();
+    let config = NatsConfig::new(&survivor).unwrap().timeout(Duration::from_secs(3));
+    let sink = timeout(PATIENCE, config.connect()).await.unwrap().unwrap();
+    assert!(publish(&sink, "orders", events("a", 0..10)).await.all_confirmed());
+
+    cluster.kill(leader);
+    let next = events("a", 10..20);
+    let failure = failure_of(publish(&sink, "orders", next.clone()).await);
+    assert_eq!(failure.fault(), Fault::Unavailable, "{failure:?}");
+    until_confirmed(&sink, "orders", next).await;
+    assert!(publish(&sink, "orders", events("a", 20..30)).await.all_confirmed());
+    let arrived = numbers(&Reader::open(&survivor).await.arrived("orders").await);
+    assert_eq!(arrived, (0..30).collect::<Vec<_>>(), "each once, in order");
 }

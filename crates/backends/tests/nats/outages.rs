@@ -86,7 +86,7 @@ async fn until_arrived(stream: &Stream, count: usize) {
 }
 
 /// Until then it is an outage.
-async fn until_confirmed(sink: &NatsSink, topic: &str, events: Vec<Event>) {
+pub(super) async fn until_confirmed(sink: &NatsSink, topic: &str, events: Vec<Event>) {
     let confirm = async {
         loop {
             let published = publish(sink, topic, events.clone()).await;
