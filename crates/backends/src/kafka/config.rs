@@ -10,6 +10,7 @@ use semel_core::coordination::Share;
 use semel_core::wire::Format;
 use semel_core::{Failure, Message, Secret};
 
+use super::error::setting;
 use super::once::ExactlyOnceSink;
 use super::record::Record;
 use super::sink::KafkaSink;
@@ -143,12 +144,30 @@ impl KafkaConfig {
         self
     }
 
+    /// Whether the settings agree: what waits for others must not wait until the call is over, and a
+    /// call may have to wait several times. Also asked by [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// `Misconfigured` when they do not.
+    pub fn check(&self) -> Result<(), Failure> {
+        let longest = self.patience / 4;
+        if self.linger <= longest {
+            return Ok(());
+        }
+        let (linger, patience) = (self.linger, self.patience);
+        let what = format!(
+            "messages wait {linger:?} for others, of {patience:?} that a publish call may take"
+        );
+        Err(setting(&what, &format!("set linger to {longest:?} or less, or a longer timeout")))
+    }
+
     /// Connects.
     ///
     /// # Errors
     /// `Unavailable` when no broker can be reached, `Misconfigured` when they refuse the user or a
     /// setting is wrong.
     pub async fn connect(&self) -> Result<KafkaSink, Failure> {
+        self.check()?;
         KafkaSink::connect(self.clone()).await
     }
 
@@ -162,6 +181,7 @@ impl KafkaConfig {
         id: &str,
         share: Share,
     ) -> Result<ExactlyOnceSink, Failure> {
+        self.check()?;
         ExactlyOnceSink::connect(self.clone(), id, share).await
     }
 

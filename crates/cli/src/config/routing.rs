@@ -26,6 +26,7 @@ pub(super) fn read_routing(
         let entries = table.entries();
         let template = |(name, text): (String, String)| {
             let template = parsed(table, &name, &text)?;
+            check_header(table, &name, &template, sinks);
             Some((name, template))
         };
         entries.into_iter().map(template).collect::<Option<Vec<(String, Template)>>>()
@@ -78,6 +79,16 @@ fn read_topic(
         }
     }
     Some(topic)
+}
+
+/// What is the same for all events would make a dead letter of each.
+fn check_header(table: &Section<'_>, name: &str, value: &Template, sinks: &[Sink]) {
+    let constant: String = value.literals().collect();
+    for Sink { kind, connect, .. } in sinks {
+        if let Some(why) = (connect.no_header)(name, &constant) {
+            table.wrong(name, &format!("{} cannot carry this header: {why}", kind.name));
+        }
+    }
 }
 
 /// As text, [`TopicTemplate::default`].

@@ -26,6 +26,8 @@ pub(crate) struct ConnectSink {
     pub(super) longest_call: Option<Duration>,
     /// Why no topic of a template can be one of it, and what to do about it.
     pub(crate) no_topic: NoTopic,
+    /// Why it can carry no header of this name with this text in its value, and what to do about it.
+    pub(crate) no_header: NoHeader,
     /// Where what is there can be read without taking it out.
     pub(crate) read: Option<ReadSink>,
     /// Where consumers leave dead letters: opens a queue of them.
@@ -34,6 +36,9 @@ pub(crate) struct ConnectSink {
 
 /// Why no topic of a template can be one of a sink.
 pub(super) type NoTopic = Arc<dyn Fn(&str) -> Option<&'static str> + Send + Sync>;
+
+/// Why a sink can carry no header of this name with this text in its value.
+pub(super) type NoHeader = Arc<dyn Fn(&str, &str) -> Option<&'static str> + Send + Sync>;
 
 /// Opens a queue of dead letters.
 pub(crate) type OpenLetters = Arc<dyn Fn(String) -> Connecting<Box<dyn DeadQueue>> + Send + Sync>;
@@ -99,6 +104,15 @@ impl ConnectSink {
         no_topic: impl Fn(&str) -> Option<&'static str> + Send + Sync + 'static,
     ) -> Self {
         Self { no_topic: Arc::new(no_topic), ..self }
+    }
+
+    /// The same, and not every header can be carried to it.
+    #[cfg(any(feature = "mqtt", feature = "rabbitmq"))]
+    pub(super) fn with_headers(
+        self,
+        no_header: impl Fn(&str, &str) -> Option<&'static str> + Send + Sync + 'static,
+    ) -> Self {
+        Self { no_header: Arc::new(no_header), ..self }
     }
 
     /// The same, and a publish call may take so long.
@@ -191,6 +205,7 @@ where
         identity: None,
         longest_call: None,
         no_topic: Arc::new(|_: &str| None),
+        no_header: Arc::new(|_: &str, _: &str| None),
         read: None,
         letters: None,
     }

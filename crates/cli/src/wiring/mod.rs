@@ -3,6 +3,8 @@
 
 mod arrivals;
 mod connect;
+#[cfg(any(feature = "mqtt", feature = "rabbitmq"))]
+mod headers;
 mod keys;
 mod later;
 #[cfg(any(

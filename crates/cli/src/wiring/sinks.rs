@@ -198,6 +198,7 @@ fn kafka(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, compression, KafkaConfig::compression);
     config = with(config, linger, KafkaConfig::linger);
     config = with(config, patience, KafkaConfig::patience);
+    checked(section, "linger", config.check())?;
     config = with(config, batch, KafkaConfig::batch_bytes);
     config = with(config, message, KafkaConfig::max_message_bytes);
     config = with(config, buffer, KafkaConfig::buffer_bytes);
@@ -286,7 +287,8 @@ fn rabbitmq(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, size, RabbitmqConfig::max_message_bytes);
     let letters = config.clone();
     let sink = sink(config, RabbitmqConfig::connect).with_longest_call(timeout);
-    let sink = sink.with_topics(super::topics::rabbitmq);
+    let sink =
+        sink.with_topics(super::topics::rabbitmq).with_headers(super::headers::rabbitmq(format));
     Some(
         sink.with_letters(
             letters,
@@ -358,6 +360,7 @@ fn mqtt(section: &mut Section<'_>) -> Option<ConnectSink> {
     let window = section.integer("max_in_flight", 1..=u16::MAX - 1);
     let size = section.size("max_message_bytes", 1024..=256 * 1024 * 1024);
     let mut config = checked(section, "url", MqttConfig::new(url?.reveal()))?;
+    let has_headers = version != Some(3);
     if let Some(version) = version {
         let version = checked(section, "version", MqttVersion::try_from(version))?;
         config = checked(section, "version", config.version(version))?;
@@ -374,7 +377,8 @@ fn mqtt(section: &mut Section<'_>) -> Option<ConnectSink> {
     config = with(config, size, MqttConfig::max_message_bytes);
     config = with(config, timeout, MqttConfig::timeout);
     let sink = sink(config, MqttConfig::connect).with_longest_call(timeout);
-    Some(sink.with_topics(super::topics::mqtt))
+    let sink = sink.with_topics(super::topics::mqtt);
+    Some(if has_headers { sink.with_headers(super::headers::mqtt(format)) } else { sink })
 }
 
 #[cfg(feature = "redis")]

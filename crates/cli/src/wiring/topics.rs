@@ -39,12 +39,17 @@ pub(super) fn mqtt(template: &str) -> Option<&'static str> {
     (topic.len() > usize::from(u16::MAX)).then_some("it has more than 65535 bytes; make it shorter")
 }
 
-/// No wildcard, no control character, nor what Unicode calls no character.
+/// No wildcard, and only text.
 #[cfg(feature = "mqtt")]
 pub(super) fn mqtt_may_hold(each: char) -> bool {
+    is_mqtt_text(each) && !"+#".contains(each)
+}
+
+/// No control character, nor what Unicode calls no character.
+#[cfg(feature = "mqtt")]
+pub(super) fn is_mqtt_text(each: char) -> bool {
     let code = u32::from(each);
-    let is_text = !each.is_control() && code & 0xfffe != 0xfffe;
-    is_text && !(0xfdd0..=0xfdef).contains(&code) && !"+#".contains(each)
+    !each.is_control() && code & 0xfffe != 0xfffe && !(0xfdd0..=0xfdef).contains(&code)
 }
 
 /// The name of a queue, or its URL.

@@ -144,6 +144,54 @@ fn an_arn_of_another_region_is_found_before_the_first_event() {
 }
 
 #[test]
+fn headers_that_can_never_be_carried_are_found_before_the_first_event() {
+    let with =
+        |sink: &str, header: &str| format!("{}[pipeline.orders.headers]\n{header}\n", to(sink));
+    let mqtt = "type = \"mqtt\"\nurl = \"mqtt://localhost\"";
+    let rabbitmq = "type = \"rabbitmq\"\nurl = \"amqp://localhost\"";
+    let line = "note = \"a\\n{aggregate_id}\"";
+    let long = format!("{} = \"x\"", "n".repeat(256));
+    check(&[
+        (
+            with(mqtt, line),
+            "f:10  [pipeline.orders.headers] note: mqtt cannot carry this header: it has a control \
+             character",
+        ),
+        (
+            with(mqtt, &format!("note = \"{}\"", "x".repeat(65_536))),
+            "f:10  [pipeline.orders.headers] note",
+        ),
+        (with(rabbitmq, &long), "f:10  [pipeline.orders.headers] nnn"),
+    ]);
+    let structured = |sink: &str| format!("{sink}\nformat = \"cloudevents-structured\"");
+    for right in [
+        with(mqtt, "note = \"ü {aggregate_id}\""),
+        with(mqtt, &long),
+        with(rabbitmq, line),
+        // There they are in the body, or nowhere.
+        with(&structured(mqtt), line),
+        with(&structured(rabbitmq), &long),
+        with(&format!("{mqtt}\nversion = 3"), line),
+        // As JSON beside others.
+        with(&format!("{mqtt}\nformat = \"cloudevents-binary\""), &line.replace("note", "a-note")),
+    ] {
+        parse(&right).unwrap();
+    }
+}
+
+#[test]
+fn what_waits_for_others_must_not_wait_until_the_call_is_over() {
+    let kafka = |lines: &str| to(&format!("type = \"kafka\"\nbrokers = \"b:9092\"\n{lines}"));
+    let wrong = "linger: Kafka: messages wait ";
+    for (lines, at) in [("linger = \"30s\"", 6), ("timeout = \"3s\"\nlinger = \"1s\"", 7)] {
+        check(&[(kafka(lines), &format!("f:{at}  [sink.out] {wrong}"))]);
+    }
+    for right in ["linger = \"6s\"", "timeout = \"40s\"\nlinger = \"10s\""] {
+        parse(&kafka(right)).unwrap();
+    }
+}
+
+#[test]
 fn a_publish_call_may_take_longer_than_its_sinks_wait() {
     let limit = |text: &str| parse(text).unwrap().pipelines[0].settings.publish_timeout.as_secs();
     let hook =
