@@ -1,6 +1,7 @@
 //! What happens behind the back of a subscription: messages are taken in, and kept while they wait.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ pub(super) struct Puller {
     pub(super) dead: String,
     pub(super) intake: Arc<Intake<Place>>,
     pub(super) settled: Mutex<Settled>,
+    /// The highest number that came.
+    pub(super) newest: AtomicU64,
 }
 
 /// What was settled lately. The server may have given it out again just before it was told.
@@ -169,15 +172,18 @@ impl Puller {
             headers: incoming.headers.clone().unwrap_or_default(),
             body: incoming.payload.clone(),
         };
-        self.outlive(number);
-        // What was in hand for too long, because of an outage, is given out again.
-        if self.has_in_hand(number) {
-            return;
-        }
-        // The server gave it out before it was told, or has forgotten that: it would come for ever.
-        if self.settled_lately(number) {
-            self.link.client.publish(reply, Bytes::from_static(b"+ACK")).await.ok();
-            return;
+        // What is beyond all that came is nothing that was here, and need not be looked for.
+        if number.0 <= self.newest.fetch_max(number.0, Ordering::Relaxed) {
+            self.outlive(number);
+            // What was in hand for too long, because of an outage, is given out again.
+            if self.has_in_hand(number) {
+                return;
+            }
+            // The server gave it out before it was told, or has forgotten that: it would come for ever.
+            if self.settled_lately(number) {
+                self.link.client.publish(reply, Bytes::from_static(b"+ACK")).await.ok();
+                return;
+            }
         }
         match event_of(&place.headers, place.body.clone()) {
             Ok(event) => {

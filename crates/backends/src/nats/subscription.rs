@@ -1,6 +1,7 @@
 //! [`Source`] for NATS JetStream: a durable pull consumer.
 
 use std::fmt;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -116,6 +117,7 @@ impl NatsSubscriptionConfig {
             dead,
             intake: Intake::new(SYSTEM),
             settled: Mutex::default(),
+            newest: AtomicU64::default(),
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(pull(Arc::clone(&puller), self.max_unsettled));
