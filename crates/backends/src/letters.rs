@@ -33,6 +33,21 @@ pub(crate) fn stored(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
+/// What an error means that ends the transaction of an effect: what the server holds against the handler, such
+/// as a pause before the commit, is tried again, as in [`of_effect`].
+pub(crate) fn of_its_end(
+    error: sqlx::Error,
+    is_of_statement: impl FnOnce(&sqlx::Error) -> bool,
+    classify: impl FnOnce(sqlx::Error) -> Failure,
+) -> Failure {
+    let may_be_outage = !is_of_statement(&error);
+    let failure = classify(error);
+    match failure.fault() {
+        Fault::Unavailable if !may_be_outage => unclassified(&failure),
+        _ => failure,
+    }
+}
+
 /// What an error means that an effect had: an outage of the database is one, and whatever else the
 /// database says is tried again, because it knows nothing of what the handler wanted. What only one
 /// statement had, such as a limit of its time, is no outage: with this message it would never end.

@@ -9,7 +9,7 @@ use aws_config::SdkConfig;
 use aws_sdk_eventbridge::Client;
 use aws_sdk_eventbridge::primitives::DateTime;
 use aws_sdk_eventbridge::types::PutEventsRequestEntry;
-use semel_core::Failure;
+use semel_core::{Failure, Fault};
 use semel_core::wire::Format;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -24,12 +24,14 @@ pub(super) struct EventBridge {
     client: Client,
     source: Option<String>,
     expiry: Expiry,
-    /// When buses were looked for: EventBridge takes events for those that do not exist, and drops them.
+    /// Until when buses are known to exist: EventBridge takes events for those that do not, and drops them.
     known: Mutex<HashMap<String, Instant>>,
 }
 
 /// A bus is deleted while it is used: so long events go to where it was.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
+/// So long a bus that was there is believed to be there when nobody can say.
+const BELIEVED_FOR: Duration = Duration::from_secs(5);
 
 /// What a detail type may have.
 const LONGEST_TYPE: usize = 128;
@@ -41,20 +43,23 @@ impl EventBridge {
 
     async fn look_for(&self, bus: &str) -> Result<(), Failure> {
         let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if lock().get(bus).is_some_and(|since| since.elapsed() < KNOWN_FOR) {
+        let (now, known) = (Instant::now(), lock().get(bus).copied());
+        if known.is_some_and(|until| now < until) {
             return Ok(());
         }
-        let since = Instant::now();
-        match self.client.describe_event_bus().name(bus).send().await {
+        let until = match self.client.describe_event_bus().name(bus).send().await {
             // Whoever may put events need not be allowed to look.
             Err(error) if !is_forbidden(&error) => {
-                Err(failure(&format!("find the bus {bus:?}"), self.expiry, error))
+                let failure = failure(&format!("find the bus {bus:?}"), self.expiry, error);
+                if known.is_none() || failure.fault() != Fault::Unavailable {
+                    return Err(failure);
+                }
+                now + BELIEVED_FOR
             }
-            _ => {
-                lock().insert(bus.to_owned(), since);
-                Ok(())
-            }
-        }
+            _ => now + KNOWN_FOR,
+        };
+        lock().insert(bus.to_owned(), until);
+        Ok(())
     }
 
     fn source<'a>(&'a self, entry: &'a Entry<'_>) -> &'a str {

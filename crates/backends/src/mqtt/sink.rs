@@ -63,15 +63,10 @@ impl MqttSink {
         Ok(link)
     }
 
-    /// Sends all lanes side by side. Where it ends, on an error or because it is dropped, `lanes`
-    /// knows.
-    ///
-    /// # Errors
-    /// The end of the connection.
-    async fn send(&self, link: &Link, batch: &[Message], lanes: &mut Lanes) -> Result<(), Failure> {
-        let (answers, mut answered) = mpsc::unbounded_channel();
-        // What MQTT cannot carry is refused when its turn comes.
-        let mut unfit = HashMap::new();
+    /// Sends all lanes side by side.
+    fn send<'a>(&self, link: &Link, batch: &'a [Message]) -> Call<'a> {
+        let (answers, answered) = mpsc::unbounded_channel();
+        let (mut lanes, mut unfit) = (Lanes::new(batch), HashMap::new());
         for first in lanes.first().to_vec() {
             let mut messages = Vec::new();
             for place in lanes.from(first) {
@@ -88,17 +83,43 @@ impl MqttSink {
             }
             link.publish(Run { messages: messages.into_iter(), answers: answers.clone() });
         }
-        drop(answers);
-        while let Some(Answer { place, reason }) = answered.recv().await {
-            let topic = batch[place].topic.as_str();
-            let verdict = judge(reason, topic, self.config.require_subscriber);
-            if let Some(next) = lanes.settle(place, verdict)
-                && let Some(failure) = unfit.remove(&next)
-            {
-                lanes.settle(next, Err(failure));
-            }
+        Call { batch, lanes, unfit, answered, require_subscriber: self.config.require_subscriber }
+    }
+}
+
+/// A batch that was handed over.
+struct Call<'a> {
+    batch: &'a [Message],
+    lanes: Lanes,
+    /// What MQTT cannot carry is refused when its turn comes.
+    unfit: HashMap<usize, Failure>,
+    answered: mpsc::UnboundedReceiver<Answer>,
+    require_subscriber: bool,
+}
+
+impl Call<'_> {
+    /// Waits for the answers; may be dropped at any time.
+    async fn hear(&mut self) {
+        while let Some(answer) = self.answered.recv().await {
+            self.note(answer);
         }
-        if link.is_open() { Ok(()) } else { Err(link.end()) }
+    }
+
+    /// Lanes go on where the answers come in: what has come and was not looked at is as good.
+    fn hear_what_has_come(&mut self) {
+        while let Ok(answer) = self.answered.try_recv() {
+            self.note(answer);
+        }
+    }
+
+    fn note(&mut self, Answer { place, reason }: Answer) {
+        let topic = self.batch[place].topic.as_str();
+        let verdict = judge(reason, topic, self.require_subscriber);
+        if let Some(next) = self.lanes.settle(place, verdict)
+            && let Some(failure) = self.unfit.remove(&next)
+        {
+            self.lanes.settle(next, Err(failure));
+        }
     }
 }
 
@@ -107,22 +128,20 @@ impl Sink for MqttSink {
     async fn publish(&self, batch: &[Message]) -> Published {
         let limit = self.config.timeout;
         let deadline = Instant::now() + limit;
-        let mut lanes = Lanes::new(batch);
         if batch.is_empty() {
-            return lanes.finish();
+            return Published::All;
         }
         let link = match in_time(deadline, limit, self.open_link()).await {
             Ok(link) => link,
             Err(failure) => return Published::None(failure),
         };
-        match timeout_at(deadline, self.send(&link, batch, &mut lanes)).await {
-            Ok(Ok(())) => lanes.finish(),
-            Ok(Err(failure)) => lanes.give_up(&failure),
-            Err(_) => {
-                link.close();
-                lanes.give_up(&timed_out(limit))
-            }
+        let mut call = self.send(&link, batch);
+        if timeout_at(deadline, call.hear()).await.is_err() {
+            link.close();
+            call.hear_what_has_come();
+            return call.lanes.give_up(&timed_out(limit));
         }
+        if link.is_open() { call.lanes.finish() } else { call.lanes.give_up(&link.end()) }
     }
 
     async fn check(&self) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::error::{check_consumer, failure, is_of_statement};
 use super::store::{MysqlStore, changed, count, micros};
-use crate::letters::stored;
+use crate::letters::{of_its_end, stored};
 
 /// The table `semel_inbox`. Made by [`MysqlStore::inbox`].
 ///
@@ -154,12 +154,13 @@ impl InboxStore for MysqlInbox {
             .bind(id.as_uuid().as_bytes().as_slice())
             .execute(&mut **tx)
             .await
-            .map_err(failure("store a result"))
+            .map_err(|error| of_its_end(error, is_of_statement, failure("store a result")))
             .map(drop)
     }
 
     async fn commit(&self, tx: Self::Tx<'static>) -> Result<(), Failure> {
-        tx.commit().await.map_err(failure("commit"))
+        let committed = tx.commit().await;
+        committed.map_err(|error| of_its_end(error, is_of_statement, failure("commit")))
     }
 
     async fn rollback(&self, tx: Self::Tx<'static>) {

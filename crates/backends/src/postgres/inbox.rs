@@ -13,7 +13,7 @@ use sqlx::{Postgres, Transaction};
 use super::error::{failure, is_of_statement};
 use super::recording::{Doubt, NOT_PREPARED, PREPARE, opening};
 use super::store::{PostgresStore, changed, count, micros};
-use crate::letters::stored;
+use crate::letters::{of_its_end, stored};
 
 /// The table `semel.inbox`. Made by [`PostgresStore::inbox`].
 ///
@@ -197,12 +197,13 @@ impl InboxStore for PostgresInbox {
             .bind(result.as_ref())
             .execute(&mut **tx)
             .await
-            .map_err(failure("store a result"))
+            .map_err(|error| of_its_end(error, is_of_statement, failure("store a result")))
             .map(drop)
     }
 
     async fn commit(&self, tx: Self::Tx<'static>) -> Result<(), Failure> {
-        tx.commit().await.map_err(failure("commit"))
+        let committed = tx.commit().await;
+        committed.map_err(|error| of_its_end(error, is_of_statement, failure("commit")))
     }
 
     async fn rollback(&self, tx: Self::Tx<'static>) {

@@ -78,11 +78,16 @@ insert into semel.outbox
     (id, key_id, aggregate_type, aggregate_id, event_type, payload, created_at)
 values ($1, $1, $2, $3, $4, $5, $6)";
 
-const ONE: &str = "\
+/// An event without a key of its own that has headers (a trace at least), a time, or another content.
+const KEYLESS: &str = "\
 insert into semel.outbox (id, key_id, aggregate_type, aggregate_id, event_type, payload, created_at,
-    payload_bytes, content_type, headers, idempotency_key, available_at)
-values ($1, case when $10::text is null then $1 end, $2, $3, $4, $5, $6, $7,
-    coalesce($8, 'application/json'), $9::text::json, $10, $11)
+    payload_bytes, content_type, headers, available_at)
+values ($1, $1, $2, $3, $4, $5, $6, $7, coalesce($8, 'application/json'), $9::text::json, $10)";
+
+const KEYED: &str = "\
+insert into semel.outbox (id, aggregate_type, aggregate_id, event_type, payload, created_at,
+    payload_bytes, content_type, headers, available_at, idempotency_key)
+values ($1, $2, $3, $4, $5, $6, $7, coalesce($8, 'application/json'), $9::text::json, $10, $11)
 on conflict do nothing";
 
 /// The rows are numbered in the order of the arrays.
@@ -183,12 +188,18 @@ impl OutboxWriter for PostgresOutbox {
 
 async fn append_one(tx: &mut Transaction<'_, Postgres>, event: &Event) -> Result<(), AppendError> {
     let payload = text(&event.payload);
+    let key_of_its_own = event.custom_key.as_deref();
     let is_usual = payload.is_some()
         && content_type(&event.payload).is_none()
         && event.headers.is_empty()
-        && event.custom_key.is_none()
+        && key_of_its_own.is_none()
         && event.available_at.is_none();
-    let query = sqlx::query(if is_usual { USUAL } else { ONE })
+    let sql = match key_of_its_own {
+        None if is_usual => USUAL,
+        None => KEYLESS,
+        Some(_) => KEYED,
+    };
+    let query = sqlx::query(sql)
         .bind(event.id.as_uuid())
         .bind(&event.aggregate_type)
         .bind(&event.aggregate_id)
@@ -202,9 +213,9 @@ async fn append_one(tx: &mut Transaction<'_, Postgres>, event: &Event) -> Result
             .bind(bytes(&event.payload))
             .bind(content_type(&event.payload))
             .bind(headers(&event.headers))
-            .bind(event.custom_key.as_deref())
             .bind(event.available_at.map(Stamp))
     };
+    let query = if key_of_its_own.is_some() { query.bind(key_of_its_own) } else { query };
     let written = query.execute(&mut **tx).await;
     let key = || Some(event.idempotency_key().into_owned());
     match written {

@@ -48,8 +48,9 @@ pub fn append_statement(event: &Event, limits: &EventLimits) -> Result<Statement
 }
 
 const INSERT: &str = "\
-insert into semel.outbox (id, aggregate_type, aggregate_id, event_type, payload, payload_bytes,
-    content_type, headers, idempotency_key, created_at, available_at)
-values ($1::text::uuid, $2::text, $3::text, $4::text, $5::text, $6::bytea, $7::text,
-    $8::text::json, $9::text, $10::text::timestamptz, $11::text::timestamptz)
+insert into semel.outbox (id, key_id, aggregate_type, aggregate_id, event_type, payload,
+    payload_bytes, content_type, headers, idempotency_key, created_at, available_at)
+values ($1::text::uuid, case when $9::text is null then $1::text::uuid end, $2::text, $3::text,
+    $4::text, $5::text, $6::bytea, $7::text, $8::text::json, $9::text, $10::text::timestamptz,
+    $11::text::timestamptz)
 on conflict do nothing";

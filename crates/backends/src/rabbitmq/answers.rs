@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::pin::Pin;
 
+use futures_util::future::FusedFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use lapin::options::BasicPublishOptions;
@@ -49,7 +50,7 @@ impl Answers {
     /// is kept.
     pub(super) async fn hear(
         &mut self,
-        sending: &mut FuturesUnordered<impl Future<Output = Told>>,
+        sending: &mut FuturesUnordered<impl FusedFuture<Output = Told>>,
     ) -> Result<(), Failure> {
         while let Some(told) = sending.next().await {
             self.note(told).map_err(failure("publish"))?;
@@ -61,18 +62,24 @@ impl Answers {
     ///
     /// An acknowledgement does not say that a queue took the message: another answer may have brought
     /// it back, and an answer that brings one back may leave others behind it. One that brings none
-    /// was given when none was left, so whoever brought this message back was answered before, and
-    /// is heard here.
+    /// was given when none was left, so whoever brought this message back was answered before. It is
+    /// heard here: answers come while they are looked for, so that is done until there are no more.
     pub(super) fn certain(
         mut self,
-        mut sending: FuturesUnordered<impl Future<Output = Told>>,
+        mut sending: FuturesUnordered<impl FusedFuture<Output = Told>>,
     ) -> Vec<(usize, Result<(), Failure>)> {
-        for rest in Pin::new(&mut sending).iter_pin_mut() {
-            match rest.now_or_never() {
-                Some(told) => drop(self.note(told)),
-                None => self.has_gaps = true,
+        let (mut unanswered, mut before) = (sending.len(), usize::MAX);
+        while unanswered < before {
+            before = unanswered;
+            for rest in Pin::new(&mut sending).iter_pin_mut() {
+                if let Some(told) = rest.now_or_never() {
+                    unanswered -= 1;
+                    // An error leaves a gap, which is noted.
+                    drop(self.note(told));
+                }
             }
         }
+        self.has_gaps |= unanswered > 0;
         let Self { heard, returned, has_gaps } = self;
         let judge = |Answer { place, address, is_ack, has_return }: Answer| {
             if returned.contains(address.id.as_str()) {
@@ -106,19 +113,26 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::Poll;
 
-    use futures_util::future::BoxFuture;
+    use futures_util::future::{BoxFuture, Fuse, poll_fn};
     use lapin::message::{BasicReturnMessage, Delivery};
     use lapin::{BasicProperties, ErrorKind};
 
     use super::*;
 
-    type Sent = BoxFuture<'static, Told>;
+    type Sent = Fuse<BoxFuture<'static, Told>>;
 
     fn sent(place: usize, answer: lapin::Result<Confirmation>) -> Sent {
         let id = place.to_string().into();
         let address = Address { exchange: "".into(), routing_key: "orders".into(), id };
-        ready((place, address, answer)).boxed()
+        ready((place, address, answer)).boxed().fuse()
+    }
+
+    fn never() -> Sent {
+        pending().boxed().fuse()
     }
 
     fn acknowledged(place: usize) -> Sent {
@@ -159,9 +173,9 @@ mod tests {
     /// The answer that brings 2 back may have left 1 behind it.
     #[tokio::test]
     async fn an_answer_that_brings_another_message_back_is_no_word_about_its_own() {
-        let told = certain([acknowledged(0), brings_back(1, 2), pending().boxed()]).await;
+        let told = certain([acknowledged(0), brings_back(1, 2), never()]).await;
         assert_eq!(told, [(0, "")]);
-        let told = certain([brings_back(1, 2), acknowledged(2), pending().boxed()]).await;
+        let told = certain([brings_back(1, 2), acknowledged(2), never()]).await;
         assert_eq!(told, [(2, UNROUTABLE)]);
     }
 
@@ -175,11 +189,34 @@ mod tests {
         assert_eq!(told, expected);
     }
 
+    /// The broker goes on while its answers are gone through.
+    #[tokio::test]
+    async fn what_comes_while_answers_are_looked_for_is_heard() {
+        let is_given = Arc::new(AtomicBool::new(false));
+        let given = Arc::clone(&is_given);
+        let mut first = brings_back(0, 1);
+        let comes_first = poll_fn(move |context| match given.load(Ordering::Relaxed) {
+            true => first.poll_unpin(context),
+            false => Poll::Pending,
+        });
+        let mut second = acknowledged(1);
+        let comes_next = poll_fn(move |context| {
+            // Both have come by now; nobody has heard of the first.
+            is_given.store(true, Ordering::Relaxed);
+            second.poll_unpin(context)
+        });
+        // Those that were added last are looked at first.
+        let sending: FuturesUnordered<Sent> =
+            [comes_next.boxed().fuse(), comes_first.boxed().fuse(), never()].into_iter().collect();
+        let told = Answers::default().certain(sending);
+        assert!(matches!(&told[..], [(1, Err(why))] if why.code() == UNROUTABLE), "{told:?}");
+    }
+
     /// As when the deadline comes before the answers were looked at.
     #[tokio::test]
     async fn what_is_there_unheard_counts() {
         let sending: FuturesUnordered<_> =
-            [acknowledged(2), brings_back(1, 2), pending().boxed()].into_iter().collect();
+            [acknowledged(2), brings_back(1, 2), never()].into_iter().collect();
         let told = Answers::default().certain(sending);
         assert!(matches!(&told[..], [(2, Err(why))] if why.code() == UNROUTABLE), "{told:?}");
     }

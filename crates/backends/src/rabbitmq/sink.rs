@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use futures_util::stream::FuturesUnordered;
 use lapin::tcp::OwnedTLSConfig;
 use semel_core::{Failure, Fault, Message, Published, Sink};
@@ -64,7 +65,7 @@ impl RabbitmqSink {
             let mut sending = FuturesUnordered::new();
             for place in waves.current().to_vec() {
                 match Outgoing::encode(&batch[place], exchange, *format, link.limits) {
-                    Ok(outgoing) => sending.push(send_one(&channel, place, outgoing)),
+                    Ok(outgoing) => sending.push(send_one(&channel, place, outgoing).fuse()),
                     Err(failure) => waves.settle(place, Err(failure)),
                 }
             }

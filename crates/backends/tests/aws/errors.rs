@@ -59,7 +59,7 @@ async fn what_is_answered_is_confirmed_beside_a_queue_that_hangs() {
         answered => to_each(answered, |_| None),
     })
     .await;
-    let sink = config(&impostor.url).timeout(Duration::from_secs(1)).connect_sqs().await.unwrap();
+    let sink = config(&impostor.url).timeout(Duration::from_secs(3)).connect_sqs().await.unwrap();
     let to = |queue: &str, lane: &str, number| {
         let topic = format!("{}/{ACCOUNT}/{queue}", impostor.url);
         Message::first(topic.as_str(), event(lane, number))

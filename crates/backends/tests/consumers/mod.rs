@@ -347,6 +347,19 @@ mod a_statement_that_is_stopped_is_no_outage {
     );
     #[cfg(feature = "postgres")]
     limits!(
+        postgres_that_pauses_before_the_commit,
+        postgres,
+        Postgres,
+        crate::postgres::Database::new().await,
+        |tx| async {
+            let limit = "set local idle_in_transaction_session_timeout = 50";
+            sqlx::raw_sql(limit).execute(&mut **tx).await?;
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            Ok::<_, sqlx::Error>(())
+        }
+    );
+    #[cfg(feature = "postgres")]
+    limits!(
         postgres_of_too_many_values,
         postgres,
         Postgres,

@@ -17,40 +17,45 @@ create table bare (
     aggregate_type text not null, aggregate_id text not null, event_type text not null,
     payload text not null)";
 
-/// The two take turns, each before the other as often as behind it: a disk that is slow for a while
-/// is slow for both.
+/// They take turns, each in every place as often: a disk that is slow for a while is slow for all.
 const SLICE: Duration = Duration::from_millis(250);
-const SLICES: u64 = 4;
+const SLICES: usize = 4;
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Second {
     Bare,
     Outbox,
+    /// An event that carries the trace it was made in.
+    Traced,
 }
+
+const ALL: [Second; 3] = [Second::Bare, Second::Outbox, Second::Traced];
 
 pub(super) async fn measure(server: &str, effort: Effort) -> Outcomes<()> {
     let store = fresh_store(server).await?;
     sqlx::raw_sql(TABLES).execute(store.pool()).await?;
     for clients in [1, 16, 64] {
         run(&store, clients, Second::Outbox, SLICE).await?;
-        let (mut bare, mut outbox, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-        for turn in 0..effort.rounds as u64 * effort.seconds * SLICES {
-            let (without, with) = if turn % 2 == 0 {
-                let without = run(&store, clients, Second::Bare, SLICE).await?;
-                (without, run(&store, clients, Second::Outbox, SLICE).await?)
-            } else {
-                let with = run(&store, clients, Second::Outbox, SLICE).await?;
-                (run(&store, clients, Second::Bare, SLICE).await?, with)
-            };
-            bare.push(without);
-            outbox.push(with);
-            ratios.push(with / without);
+        let mut rates = ALL.map(|_| Vec::new());
+        for turn in 0..effort.rounds * effort.seconds as usize * SLICES {
+            for place in 0..ALL.len() {
+                // Forwards and backwards, so that each follows each of the others.
+                let step = if turn % 2 == 0 { place } else { ALL.len() - 1 - place };
+                let number = (turn + step) % ALL.len();
+                rates[number].push(run(&store, clients, ALL[number], SLICE).await?);
+            }
         }
-        let (bare, outbox, ratio) = (median(bare), median(outbox), median(ratios));
-        println!(
-            "{clients} writers: {outbox:.0} tx/s with an event, {bare:.0} with a bare INSERT \
-             (ratio {ratio:.2}, target 0.90)"
-        );
+        let bare = median(rates[0].clone());
+        for (second, rates_of_it) in ALL.into_iter().zip(&rates).skip(1) {
+            let pairs = rates_of_it.iter().zip(&rates[0]);
+            let ratio = median(pairs.map(|(with, without)| with / without).collect());
+            let rate = median(rates_of_it.clone());
+            let what = if second == Second::Traced { "a traced event" } else { "an event" };
+            println!(
+                "{clients} writers: {rate:.0} tx/s with {what}, {bare:.0} with a bare INSERT \
+                 (ratio {ratio:.2}, target 0.90)"
+            );
+        }
     }
     store.close().await;
     Ok(())
@@ -77,6 +82,8 @@ async fn run(store: &PostgresStore, clients: i32, second: Second, time: Duration
     Ok(per_second(total, began.elapsed()))
 }
 
+const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
 async fn transaction(store: &PostgresStore, account: i32, second: Second) -> Outcomes<()> {
     let payload = format!("{{\"account\":{account},\"text\":\"{:>160}\"}}", "x");
     let mut tx = store.begin().await?;
@@ -95,9 +102,13 @@ async fn transaction(store: &PostgresStore, account: i32, second: Second) -> Out
             .execute(&mut *tx)
             .await?;
         }
-        Second::Outbox => {
+        Second::Outbox | Second::Traced => {
             let event = Event::new("account", account.to_string(), "Changed")
                 .with_bytes("application/json", payload);
+            let event = match second {
+                Second::Traced => event.with_header("traceparent", TRACE),
+                _ => event,
+            };
             store.outbox().append(&mut tx, event).await?;
         }
     }

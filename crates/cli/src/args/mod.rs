@@ -219,7 +219,7 @@ pub(crate) struct DownOptions {
     #[arg(long)]
     pub(crate) yes: bool,
 
-    /// Even if events are lost by it that were not published
+    /// Even if what is nowhere else is lost: events not published, letters of consumers, messages not carried
     #[arg(long)]
     pub(crate) force: bool,
 

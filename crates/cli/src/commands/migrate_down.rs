@@ -56,8 +56,12 @@ async fn events_left(
         (letters > 0).then(|| format!("{letters} letters of consumers, dead or behind one")),
     );
     if let Some(messages) = &kind.messages {
-        let waiting = (messages.count)(options.database.url.clone()).await?;
-        left.extend((waiting > 0).then(|| format!("{waiting} messages that no relay has carried")));
+        match (messages.count)(options.database.url.clone()).await {
+            Ok(0) => {}
+            Ok(waiting) => left.push(format!("{waiting} messages that no relay has carried")),
+            Err(failure) if options.force => left.push(format!("messages in the log: {failure}")),
+            Err(failure) => return Err(failure),
+        }
     }
     Ok(left)
 }
@@ -99,7 +103,9 @@ fn confirm(options: &DownOptions, events: u64, left: &[String]) -> Result<(), Pr
         question += &format!("LOST FOR GOOD: {line}\n");
     }
     question += &format!("Type {name} to do it: ");
-    let confirmed = io::stdin().is_terminal() && {
+    // Of some URLs not even the name of the database can be shown.
+    let is_named = name.chars().any(char::is_alphanumeric);
+    let confirmed = is_named && io::stdin().is_terminal() && {
         // Whoever cannot read the question will not answer it.
         io::stderr().write_all(question.as_bytes()).ok();
         is_confirmed(&mut io::stdin().lock(), name)
@@ -107,8 +113,12 @@ fn confirm(options: &DownOptions, events: u64, left: &[String]) -> Result<(), Pr
     if confirmed {
         return Ok(());
     }
+    let fix = match is_named {
+        true => format!("add --yes, or type {name} when asked at a terminal"),
+        false => "add --yes".to_owned(),
+    };
     let failure = Failure::refused("E-NOT-CONFIRMED", "nobody confirmed that the tables may go")
-        .with_fix(format!("add --yes, or type {name} when asked at a terminal"));
+        .with_fix(fix);
     Err(Problem::new(failure, place, EFFECT).of_usage())
 }
 

@@ -123,7 +123,7 @@ fn shown(kind: &Kind, value: &str) -> String {
 /// A file may be for the proxy alone.
 fn read_everything(document: &Document<'_>) -> Config {
     #[cfg(feature = "proxy")]
-    super::ProxyFile::read(document, false);
+    super::ProxyFile::read(document, super::Replaced::default());
     let is_for_relays = !document.has("proxy")
         || ["source", "sink", "pipeline"].iter().any(|kind| document.has(kind));
     if is_for_relays {

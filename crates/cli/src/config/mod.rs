@@ -63,7 +63,7 @@ pub(crate) use self::http::Http;
 pub(crate) use self::pipeline::{Pipeline, Sink};
 use self::pipeline::{read_pipeline, read_sink, read_source};
 #[cfg(feature = "proxy")]
-pub(crate) use self::proxy::{ProxyFile, Route, parse_scope};
+pub(crate) use self::proxy::{ProxyFile, Replaced, Route, parse_scope};
 use self::record::Record;
 pub(crate) use self::schema::json_schema;
 pub(crate) use self::section::Section;

@@ -90,21 +90,30 @@ enum KeyFormat {
 }
 
 impl ProxyFile {
-    /// Reads and checks a file, to which the command line may add that `admin` is open.
+    /// Reads and checks a file, but for what the command line replaces.
     pub(crate) fn load(
         path: &Path,
         effect: &'static str,
-        admin_open: bool,
+        replaced: Replaced,
     ) -> Result<Self, Problem> {
-        super::load(path, effect, |document| Self::read(document, admin_open))
-            .map(|(file, ..)| file)
+        super::load(path, effect, |document| Self::read(document, replaced)).map(|(file, ..)| file)
     }
 
-    pub(super) fn read(document: &Document<'_>, admin_open: bool) -> Self {
+    pub(super) fn read(document: &Document<'_>, replaced: Replaced) -> Self {
         document.allow_only(SECTIONS);
-        let file = document.section("proxy", |section| read_proxy(section, admin_open));
+        let file = document.section("proxy", |section| read_proxy(section, replaced));
         file.unwrap_or_default()
     }
+}
+
+/// What the command line says instead of the file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Replaced {
+    pub(crate) upstream: bool,
+    /// Where `admin` listens, or that it may be open.
+    pub(crate) admin: bool,
+    /// The certificate, or its key.
+    pub(crate) identity: bool,
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -112,7 +121,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 const KIB: usize = 1024;
 const GIB: usize = 1024 * 1024 * KIB;
 
-fn read_proxy(section: &mut Section<'_>, admin_open: bool) -> Option<ProxyFile> {
+fn read_proxy(section: &mut Section<'_>, replaced: Replaced) -> Option<ProxyFile> {
     let scope = section.optional("scope");
     let scope =
         scope.and_then(|text| parse_scope(&text).map_err(|why| section.wrong("scope", &why)).ok());
@@ -135,18 +144,21 @@ fn read_proxy(section: &mut Section<'_>, admin_open: bool) -> Option<ProxyFile> 
         keys: read_keys(section),
         routes: section.tables("route", read_route),
     };
-    check(section, &file, admin_open);
+    check(section, &file, replaced);
     Some(file)
 }
 
 /// What can be seen to be wrong, whatever the command line adds.
-fn check(section: &Section<'_>, file: &ProxyFile, admin_open: bool) {
-    if let Some(Err(failure)) = file.upstream.as_deref().map(Upstream::new) {
+fn check(section: &Section<'_>, file: &ProxyFile, replaced: Replaced) {
+    let upstream = file.upstream.as_deref().filter(|_| !replaced.upstream);
+    if let Some(Err(failure)) = upstream.map(Upstream::new) {
         let fix = failure.fix().unwrap_or_default();
         section.wrong("upstream", &format!("{failure}; {fix}"));
     }
-    both_or_neither(section, ["certificate_file", "key_file"]);
-    let is_open = admin_open || file.admin_open == Some(true);
+    if !replaced.identity {
+        both_or_neither(section, ["certificate_file", "key_file"]);
+    }
+    let is_open = replaced.admin || file.admin_open == Some(true);
     if file.admin.is_some_and(|admin| !admin.ip().is_loopback()) && !is_open {
         section.wrong(
             "admin",

@@ -39,7 +39,7 @@ impl Explored {
             let document = Document::exploring(Exploring { tables, lists });
             Config::read(&document);
             #[cfg(feature = "proxy")]
-            super::ProxyFile::read(&document, false);
+            super::ProxyFile::read(&document, super::Replaced::default());
             for asked in document.into_record().0 {
                 let same = |known: &Asked| {
                     (&known.path, known.variant, &known.key, &known.kind)

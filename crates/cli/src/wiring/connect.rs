@@ -8,6 +8,7 @@ use std::time::Duration;
 use semel_backends::{Arrival, DeadQueue};
 use semel_core::coordination::Share;
 use semel_core::{Failure, Fault, Sink, Topic};
+use tokio::time::timeout;
 
 use super::later::Later;
 use super::shared::{Identity, shared};
@@ -152,9 +153,14 @@ impl ConnectSink {
         })
     }
 
-    /// For alerts, which hold up nobody: one that is away is connected when there is something to tell.
+    /// For alerts, which hold up nobody: one that is away, or says nothing for a second, is connected when
+    /// there is something to tell.
     pub(crate) async fn for_alerts(&self, drain: bool) -> Result<Arc<dyn Sink>, Failure> {
-        let sink = self.unless_away(drain).await?;
+        const AT_MOST: Duration = Duration::from_secs(1);
+        if drain {
+            return self.connect().await;
+        }
+        let sink = timeout(AT_MOST, self.unless_away(drain)).await.unwrap_or(Ok(None))?;
         Ok(sink.unwrap_or_else(|| Arc::new(Later::new(self.clone()))))
     }
 

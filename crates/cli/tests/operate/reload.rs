@@ -6,7 +6,7 @@ use std::net::TcpListener;
 #[cfg(feature = "postgres")]
 use std::sync::mpsc;
 #[cfg(feature = "postgres")]
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[cfg(feature = "page")]
 use super::start::ask;
@@ -215,12 +215,12 @@ fn a_request_to_end_is_heard_while_a_new_configuration_is_connected() {
         std::thread::spawn(move || sender.send(silent.accept().unwrap()));
     }
     shop.write_config(&text);
-    let asked = Instant::now();
     relay.signal("HUP");
-    let patience = Duration::from_secs(5);
+    // One after the other, the second would not be asked: the first that is away ends the reload.
+    let patience = Duration::from_secs(60);
     let _silent = [(); 2].map(|()| taken.recv_timeout(patience).expect("both at once"));
     relay.signal("TERM");
     assert_eq!(relay.0.wait().unwrap().code(), Some(0), "{}", shop.log());
-    assert!(asked.elapsed() < patience, "{:?}", asked.elapsed());
+    assert!(!shop.log().contains("is refused"), "it waited for them: {}", shop.log());
     assert_eq!(leases(&shop), "0");
 }

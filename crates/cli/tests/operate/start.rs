@@ -132,12 +132,19 @@ fn where_no_pipeline_can_start_the_relay_ends_and_with_69_if_that_may_pass() {
 #[test]
 fn an_alert_that_nobody_can_be_sent_holds_up_no_pipeline() {
     let shop = Shop::new();
-    let away = "type = \"redis\"\nurl = \"redis://127.0.0.1:1\"";
-    shop.configure(&format!("alert = \"ops\"\n[sink.ops]\n{away}"));
-    shop.insert_of_type("1", "First");
-    let relay = shop.relay();
-    shop.wait_until("it publishes", || shop.read("events.ndjson").contains("First"));
-    ends_well(relay);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let alert = |address: &str| {
+        let timeout = "timeout = \"120s\"";
+        format!("alert = \"ops\"\n[sink.ops]\ntype = \"redis\"\nurl = \"redis://{address}\"\n{timeout}")
+    };
+    let silent_address = silent.local_addr().unwrap().to_string();
+    for (name, address) in [("First", &*silent_address), ("Second", "127.0.0.1:1")] {
+        shop.configure(&alert(address));
+        shop.insert_of_type("1", name);
+        let relay = shop.relay();
+        shop.wait_until("it publishes", || shop.read("events.ndjson").contains(name));
+        ends_well(relay);
+    }
     assert!(shop.refused(69, &["relay", "--drain"]).contains("E-REDIS-DOWN"));
 }
 

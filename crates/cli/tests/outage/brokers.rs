@@ -77,20 +77,14 @@ made['semel-outage'].result(30)
 const READ_QUEUE: &str = "
 import sys, pika
 channel = pika.BlockingConnection(pika.URLParameters(sys.argv[1])).channel()
-left = channel.queue_declare('semel-outage', passive=True).method.message_count
 channel.basic_qos(prefetch_count=1000)
-for method, properties, body in channel.consume('semel-outage', inactivity_timeout=60):
-    if method is None:
+count = 0
+for method, properties, body in channel.consume('semel-outage', inactivity_timeout=10):
+    if method is None: # what a queue says of its length may be too little
         break
     print(properties.headers['semel-aggregate-id'], body.decode(), sep='\\t')
-    left -= 1
-    if left == 0:
-        channel.basic_ack(method.delivery_tag, multiple=True)
-        left = channel.queue_declare('semel-outage', passive=True).method.message_count
-        if left == 0:
-            break
-        print('there were', left, 'more than the queue said', file=sys.stderr)
-    if left % 500 == 0:
+    count += 1
+    if count % 500 == 0:
         channel.basic_ack(method.delivery_tag, multiple=True)
 ";
 

@@ -119,9 +119,12 @@ fn what_is_missing_or_wrong_is_named() {
     assert!(said.contains("encryption_keys") && !said.contains("hunter2"), "{said}");
     // What the file lacks may come from the command line.
     std::fs::write(folder.path().join("semel.toml"), "[proxy]\nadmin = \"0.0.0.0:0\"\n").unwrap();
-    for (more, code, words) in
-        [(&[][..], 78, "admin_open = true"), (&["--admin-open"], 64, "--upstream http://")]
-    {
+    let told = "--upstream http://";
+    for (more, code, words) in [
+        (&[][..], 78, "admin_open = true"),
+        (&["--admin-open"], 64, told),
+        (&["--admin", "127.0.0.1:0"], 64, told),
+    ] {
         let output = command(&path).args(["--config", "semel.toml"]).args(more).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{said}");

@@ -45,10 +45,9 @@ fn from_the_request_to_the_effect_it_is_one_trace() {
         "[source.orders]\nurl = \"sqlite://shop.db\"\n[sink.out]\ntype = \"redis\"\n\
          url = \"{url}\"\n[pipeline.orders]\nfrom = \"orders\"\nto = \"out\"\ntopic = \"{stream}\"\n"
     ));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let database = format!("sqlite://{}", shop.file("shop.db").display());
     let id = exporting(&collector, "orders", || {
-        runtime.block_on(async {
+        to_its_end(async {
             let store = open(&database, "create table orders (id text)").await;
             let address = serve(&store).await;
             let answer = tokio::task::spawn_blocking(move || ask(address)).await.unwrap();
@@ -62,7 +61,7 @@ fn from_the_request_to_the_effect_it_is_one_trace() {
     drain(&shop, &collector, &[]);
     let database = format!("sqlite://{}?mode=rwc", shop.file("payments.db").display());
     exporting(&collector, "payments", || {
-        runtime.block_on(async {
+        to_its_end(async {
             let store = open(&database, "create table payments (order_id text)").await;
             charge_all(&store, &url, &stream).await;
         });
@@ -110,6 +109,13 @@ fn judge(collector: &Collector, stream: &str, id: &str) {
         assert_eq!(told, id, "the id of the event");
         assert_eq!(one.attribute("error.type"), None);
     }
+}
+
+/// Runs a service until nothing of it is left: the task of a request may outlive its answer for a moment, and
+/// its span with it.
+fn to_its_end<R>(service: impl Future<Output = R>) -> R {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(service)
 }
 
 /// Runs `work` as a service of this name, whose spans are exported.

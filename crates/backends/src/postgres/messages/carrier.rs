@@ -23,7 +23,7 @@ use super::super::outbox::insert_new;
 use super::super::pooler::LASTING;
 use super::super::store::PostgresStore;
 use super::super::tail::{config, of_session, refused};
-use super::alive::{gone, look};
+use super::alive::{Session, look};
 use super::format;
 use super::page::{Page, received};
 use super::patience::Patience;
@@ -165,7 +165,7 @@ impl Carrier {
         let connected = ReplicationClient::connect(config).await;
         let mut client = connected.map_err(|error| of_session(&error))?;
         let log_end = Lsn::from_u64(slot.log_end.unsigned_abs());
-        let mut page = Page::default();
+        let (mut session, mut page) = (Session::begin(), Page::default());
         loop {
             let turning = async {
                 page.fill(&mut client).await?;
@@ -174,7 +174,7 @@ impl Carrier {
             let next = tokio::select! {
                 biased;
                 next = turning => next?,
-                failure = gone(self.store.pool()) => {
+                failure = session.gone(self.store.pool()) => {
                     // Dropped, it might wait for the server for ever.
                     client.abort();
                     return Err(failure);

@@ -12,6 +12,7 @@
 
 mod address;
 mod heard;
+mod held_back;
 mod publication;
 mod refusal;
 #[cfg(test)]

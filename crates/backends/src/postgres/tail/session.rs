@@ -15,7 +15,8 @@ use super::super::types::Snapshot;
 use super::address::config;
 use super::heard::Heard;
 use super::publication::PUBLICATION;
-use super::refusal::{of_session, over_budget, refused};
+use super::held_back;
+use super::refusal::{of_session, refused};
 
 /// What the log tells, as long as this value lives. Its slot is gone with it.
 pub(in super::super) struct Session {
@@ -48,7 +49,7 @@ impl Session {
         let client = client.start(&slot).await.map_err(|error| of_session(&error))?;
         let heard = Arc::new(Heard::default());
         let listening = tokio::spawn(listen(client, Arc::clone(&heard))).abort_handle();
-        let watching = watch(pool.clone(), slot, budget, Arc::clone(&heard));
+        let watching = held_back::watch(pool.clone(), slot, budget, Arc::clone(&heard));
         let watching = tokio::spawn(watching).abort_handle();
         Ok(Self { heard, end: Mutex::default(), listening, watching })
     }
@@ -133,30 +134,16 @@ async fn listen(mut client: ReplicationClient, heard: Arc<Heard>) {
     heard.end(why);
 }
 
-/// Ends the session when more log is held back than may be. The server moves a slot every fifteen
-/// seconds, so one look does not tell.
-async fn watch(pool: PgPool, slot: String, budget: u64, heard: Arc<Heard>) {
-    const EVERY: Duration = Duration::from_secs(5);
-    const LOOKS: u32 = 4;
-    const HELD_BACK: &str = "\
-        select pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint
-        from pg_replication_slots where slot_name = $1";
-    let mut looks = 0;
-    while looks < LOOKS {
-        tokio::time::sleep(EVERY).await;
-        let held = sqlx::query_scalar(HELD_BACK).bind(&slot).fetch_optional(&pool).await;
-        // During an outage there is nothing to be found out, and the session ends by itself.
-        let held: i64 = held.ok().flatten().unwrap_or(0);
-        looks = if held.unsigned_abs() > budget { looks + 1 } else { 0 };
-    }
-    heard.end(over_budget(budget));
-}
-
 /// Slots are named in the whole cluster: no two may have the same name, ever so shortly.
 fn slot_name(pipeline: &str) -> String {
+    format!("{}{}", slot_prefix(pipeline), random_end())
+}
+
+/// Tells slots of one kind apart.
+pub(super) fn random_end() -> String {
     const RANDOM: usize = 16;
-    let id = Uuid::now_v7().simple().to_string();
-    format!("{}{}", slot_prefix(pipeline), &id[id.len() - RANDOM..])
+    let mut id = Uuid::now_v7().simple().to_string();
+    id.split_off(id.len() - RANDOM)
 }
 
 /// How the names of all slots of a pipeline begin, and no others: readable, and told apart.

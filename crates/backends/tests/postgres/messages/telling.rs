@@ -69,10 +69,11 @@ async fn falls_silent(gauges: &Gauges, proxy: &Proxy) {
     timeout(SOON, noticed).await.expect("it noticed");
 }
 
-async fn comes_back(database: &Database, gauges: &Gauges, proxy: &Proxy) {
+async fn comes_back(database: &Database, gauges: &Gauges, proxy: &Proxy, carrying: &Carrying) {
     proxy.swallow_replies(false);
     proxy.cut();
     gauges.until(telemetry::MESSAGES_CARRIED, "far", 1.0).await;
+    carrying.caught_up().await.unwrap();
     assert_eq!(delivered_numbers(&database.relay().await.deliver_all(10).await), [1, 2]);
 }
 
@@ -80,10 +81,10 @@ async fn comes_back(database: &Database, gauges: &Gauges, proxy: &Proxy) {
 fn a_carrier_whose_server_falls_silent_says_so_and_comes_back() {
     Gauges::of(async |gauges| {
         let database = messages!();
-        let (proxy, _carrying) = far_away(&database, &gauges).await;
+        let (proxy, carrying) = far_away(&database, &gauges).await;
         falls_silent(&gauges, &proxy).await;
         database.emit(&[event("a", 2)]).await;
-        comes_back(&database, &gauges, &proxy).await;
+        comes_back(&database, &gauges, &proxy, &carrying).await;
     });
 }
 
@@ -91,14 +92,14 @@ fn a_carrier_whose_server_falls_silent_says_so_and_comes_back() {
 fn a_carrier_whose_server_falls_silent_while_it_adds_to_the_outbox_says_so_and_comes_back() {
     Gauges::of(async |gauges| {
         let database = messages!();
-        let (proxy, _carrying) = far_away(&database, &gauges).await;
+        let (proxy, carrying) = far_away(&database, &gauges).await;
         let mut lock = database.begin().await;
         sqlx::raw_sql("lock table semel.outbox in share mode").execute(&mut *lock).await.unwrap();
         database.emit(&[event("a", 2)]).await;
         somebody_waits(&database).await;
         falls_silent(&gauges, &proxy).await;
         lock.rollback().await.unwrap();
-        comes_back(&database, &gauges, &proxy).await;
+        comes_back(&database, &gauges, &proxy, &carrying).await;
     });
 }
 

@@ -10,7 +10,7 @@ use semel_http::{EncryptionKeys, Policy};
 
 use super::EFFECT;
 use crate::args::ProxyOptions;
-use crate::config::{ProxyFile, Route};
+use crate::config::{ProxyFile, Replaced, Route};
 use crate::exit::Problem;
 
 /// Everything a proxy needs to know.
@@ -33,7 +33,7 @@ impl Settings {
     /// The command line has the last word.
     pub(super) fn read(options: &ProxyOptions) -> Result<Self, Problem> {
         let file = match &options.config {
-            Some(path) => ProxyFile::load(path, EFFECT, options.admin_open)?,
+            Some(path) => ProxyFile::load(path, EFFECT, replaced(options))?,
             None => ProxyFile::default(),
         };
         let upstream = options.upstream.clone().or(file.upstream);
@@ -74,6 +74,14 @@ impl Settings {
             observe: options.observe || file.observe == Some(true),
             grace: file.grace.unwrap_or(Duration::from_secs(30)),
         })
+    }
+}
+
+fn replaced(options: &ProxyOptions) -> Replaced {
+    Replaced {
+        upstream: options.upstream.is_some(),
+        admin: options.admin.is_some() || options.admin_open,
+        identity: options.certificate_file.is_some() || options.key_file.is_some(),
     }
 }
 
