@@ -90,6 +90,62 @@ async fn a_polling_publisher_has_true_marks_and_counts(
     assert_eq!(count("worse", is_published).await, 1);
 }
 
+/// What writes an event of each lane as the classic application does, with an id of its own making, into
+/// a transactional outbox. The ids are in order, because rows of one second have no other.
+fn insert_with_ids(lanes: &[&str]) -> Vec<String> {
+    let insert = |(number, lane): (usize, &&str)| {
+        format!(
+            "insert into outbox (id, aggregate_type, aggregate_id, event_type, payload) values
+            ('{number}190b6e8-7a3c-4def-8000-0123456789ab', 'order', '{lane}', 'OrderPlaced',
+            '{{\"total\": {number}}}')"
+        )
+    };
+    lanes.iter().enumerate().map(insert).collect()
+}
+
+/// The table has what [`insert_with_ids`] writes of `good`, `bad` and `worse`. The condition says that a
+/// row was published just now.
+async fn a_transactional_outbox_is_marked_when_published(
+    open: impl AsyncFn() -> MappedSource,
+    admin: &MappedAdmin,
+    is_published: &str,
+    number: impl AsyncFn(String) -> i64,
+) {
+    // A digit each, in this order.
+    let lanes = async |condition: &str| {
+        let of = |lane: &str| format!("count(case when aggregate_id = '{lane}' then 1 end)");
+        let (good, bad, worse) = (of("good"), of("bad"), of("worse"));
+        number(format!("select {good} * 100 + {bad} * 10 + {worse} from outbox where {condition}"))
+            .await
+    };
+    let waits = "published_at is null";
+    let mut source = open().await;
+    let batch = take(&mut source).await;
+    let event = &batch[1].message.event;
+    assert_eq!(event.id.to_string(), "1190b6e8-7a3c-4def-8000-0123456789ab");
+    assert_eq!(event.payload.bytes().as_ref(), br#"{"total": 1}"#);
+    assert!(event.payload.is_json());
+    assert_eq!((lanes(waits).await, lanes(is_published).await), (111, 0));
+    settle(&mut source, &batch[0], Outcome::Delivered).await;
+    settle(&mut source, &batch[1], retry_now(1)).await;
+    settle(&mut source, &batch[2], dead()).await;
+    assert_eq!((lanes(waits).await, lanes(is_published).await), (11, 100));
+
+    let again = take(&mut source).await;
+    assert_eq!((again.len(), again[0].message.attempt), (1, 2));
+    settle(&mut source, &again[0], retry_now(2)).await;
+    assert_eq!((lanes(waits).await, lanes(is_published).await), (11, 100));
+    let mut source = open().await;
+    assert_eq!(deliver_all(&mut source).await.len(), 1);
+    assert_eq!((lanes(waits).await, lanes(is_published).await), (1, 110));
+
+    let dead = Filter { state: Some(State::Dead), ..Filter::default() };
+    assert_eq!(admin.retry(&Selection::Matching(dead)).await.unwrap(), 1);
+    assert_eq!(deliver_all(&mut source).await.len(), 1);
+    assert_eq!((lanes(waits).await, lanes(is_published).await), (0, 111));
+    assert!(take(&mut open().await).await.is_empty(), "each is published once");
+}
+
 /// What writes a row of a lane with this flag into a polling publisher's table.
 fn insert_flag(lane: &str, flag: &str, number: usize) -> String {
     format!(

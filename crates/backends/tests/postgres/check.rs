@@ -1,13 +1,16 @@
 //! What `semel check` finds: each mistake is made, found, and put right by the SQL it gives.
 
-use std::time::Duration;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
 use semel_backends::postgres::{PostgresConfig, PostgresStore, grants_sql};
 use semel_core::Insight;
 use semel_core::diagnosis::{Diagnose, Finding, Log, Needs, Severity};
 use semel_testkit::services::{Private, Service};
 use semel_testkit::workload::event;
+use tempfile::TempDir;
 
+use super::tail::PATIENCE;
 use super::{Database, database, unmigrated};
 
 async fn findings(store: &PostgresStore, log: Log) -> Vec<Finding> {
@@ -290,5 +293,85 @@ async fn a_physical_slot_with_a_name_like_ours() {
         run("select pg_drop_replication_slot('semel_physical')").await;
         let found = finding(&store, Log::WherePossible, "slot-left").await;
         assert_eq!(found.severity, Severity::Good, "{found:?}");
+    }
+}
+
+/// It is there and does not get on, so nobody would look for a slot that was left.
+#[tokio::test]
+async fn a_reader_that_stands_still_holds_back_log() {
+    let Some(server) = Private::start(Service::Postgres) else { return };
+    let store = PostgresConfig::new(server.address()).unwrap().connect().await.unwrap();
+    for sql in [
+        "select pg_create_physical_replication_slot('standby', true)",
+        "alter system set max_wal_size = '32MB'",
+        "select pg_reload_conf()",
+    ] {
+        sqlx::raw_sql(sql).execute(store.pool()).await.unwrap();
+    }
+    let number = async |sql: &str| -> i64 {
+        let number = sqlx::query_scalar(sqlx::AssertSqlSafe(sql));
+        number.fetch_one(store.pool()).await.unwrap()
+    };
+    let reader = Reader::start(server.address(), "standby");
+    soon(async || number("select count(*) from pg_replication_slots where active").await == 1)
+        .await;
+    let behind = async || finding(&store, Log::Unread, "slot-behind").await;
+    assert_eq!(behind().await.severity, Severity::Good);
+
+    reader.signal("STOP");
+    for _ in 0..5 {
+        let switch = "select pg_logical_emit_message(false, 'test', 'content'), pg_switch_wal()";
+        sqlx::raw_sql(switch).execute(store.pool()).await.unwrap();
+    }
+    let found = behind().await;
+    assert_eq!(found.severity, Severity::Advice, "{found:?}");
+    assert!(found.what.contains("standby (log: extended)"), "{found:?}");
+    let fix = found.fix.unwrap();
+    let look = fix.split_once(": ").and_then(|(_, look)| look.split_once(';')).unwrap().0;
+    let lags =
+        format!("select count(*) from ({look} and sent_lsn < pg_current_wal_lsn()) as reader");
+    assert_eq!(number(&lags).await, 1, "{fix}");
+    let left = finding(&store, Log::Unread, "slot-left").await;
+    assert_eq!(left.severity, Severity::Good, "it has a reader: {left:?}");
+
+    reader.signal("CONT");
+    soon(async || behind().await.severity == Severity::Good).await;
+}
+
+async fn soon(is_so: impl AsyncFn() -> bool) {
+    let began = Instant::now();
+    while !is_so().await {
+        assert!(began.elapsed() < PATIENCE, "it never is");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// PostgreSQL's own, of a slot.
+struct Reader {
+    process: Child,
+    _folder: TempDir,
+}
+
+impl Reader {
+    fn start(url: &str, slot: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let process = Command::new("pg_receivewal")
+            .args(["--synchronous", "--slot", slot, "--dbname", url, "--directory"])
+            .arg(folder.path())
+            .spawn()
+            .unwrap();
+        Self { process, _folder: folder }
+    }
+
+    fn signal(&self, signal: &str) {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-s", signal, &id]).status().unwrap().success());
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.process.kill().ok();
+        self.process.wait().ok();
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! `SEMEL_STORM_SECONDS` says how long each storm lasts; `SEMEL_STORM_KILLS` how often the relay is
 //! killed that publishes exactly once, and the one that tails the log (200 for the promise in full).
+//! With `SEMEL_STORM_TAKEOVER=strict`, no relay may be replaced late, not even once.
 
 #![cfg(feature = "postgres")]
 #![expect(
@@ -18,6 +19,7 @@ mod once;
 #[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod orders;
 mod relays;
+mod several;
 #[cfg(all(feature = "kafka", feature = "nats", feature = "rabbitmq", feature = "redis"))]
 mod shop;
 mod writers;
@@ -33,8 +35,6 @@ use self::relays::Relays;
 use self::writers::Writers;
 
 const LEADER: &str = "coordination = \"leader\"";
-const COMPETING: &str = "coordination = \"competing\"\nshares = 4";
-const DELETING: &str = "[retention]\ndelete = \"on_publish\"";
 const LEASE: Duration = Duration::from_secs(2);
 /// Where leases are forgotten and not waited for: none runs out because the machine is full.
 const LONG_LEASE: Duration = Duration::from_secs(15);
@@ -79,6 +79,19 @@ async fn end(what: &str, mut relays: Relays, writers: Writers, losses: usize) {
     let ledger = Ledger::read(relays.published());
     println!("{what}: {}", ledger.summary(&written));
     ledger.check(&written, WINDOW * losses);
+}
+
+/// What was lost is back within so long.
+const PROMISED: Duration = LEASE.saturating_add(Duration::from_secs(1));
+
+/// How long take-overs took, the shortest first. A machine with nothing to spare may be late.
+fn sorted(what: &str, mut took: Vec<Duration>) -> Vec<Duration> {
+    took.sort_unstable();
+    println!("{what}: taken over {} times: {took:.2?}, lease {LEASE:?}", took.len());
+    if std::env::var("SEMEL_STORM_TAKEOVER").is_ok_and(|how| how == "strict") {
+        assert!(took.iter().all(|took| *took <= PROMISED), "{what}: {took:?}");
+    }
+    took
 }
 
 /// Whatever happens to the log, to the server or to the relay, polling goes on where tailing ended.
@@ -208,137 +221,17 @@ async fn a_transaction_of_many_rows_takes_little_memory() {
         ))
         .await;
     let (began, mut most) = (Instant::now(), 0);
-    while relays.waiting().await > 0 {
-        assert!(began.elapsed() < Duration::from_secs(900), "it never ends");
+    loop {
+        let is_done = relays.waiting().await == 0;
         most = most.max(relays.memory(0));
+        if is_done {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(900), "it never ends");
         sleep(Duration::from_millis(100)).await;
     }
     println!("{rows} rows in one transaction: {most} KiB, {:?}", began.elapsed());
     relays.stop_all();
     assert_eq!(relays.published().len(), rows);
     assert!(most < MOST, "{most} KiB");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_frozen_or_killed_is_replaced_and_fenced() {
-    lose_leaders(Service::Postgres).await;
-}
-
-#[cfg(feature = "mysql")]
-#[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_is_frozen_or_killed_is_replaced_and_fenced_on_mysql() {
-    lose_leaders(Service::Mysql).await;
-}
-
-async fn lose_leaders(service: Service) {
-    let Some((_server, mut relays, writers)) = begin(service, LEADER, 2).await else { return };
-    let (began, mut took) = (Instant::now(), Vec::new());
-    while began.elapsed() < storm() || took.len() < 4 {
-        sleep(Duration::from_secs(1)).await;
-        let leader = relays.leader().await;
-        relays.kill(leader);
-        took.push(relays.next_publishing().await);
-        relays.start(leader);
-        // The one that has just been started takes over.
-        sleep(Duration::from_secs(1)).await;
-        let leader = relays.leader().await;
-        relays.freeze(leader);
-        took.push(relays.next_publishing().await);
-        relays.thaw(leader);
-    }
-    took.sort_unstable();
-    let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
-    println!("taken over {} times: {took:.2?}, median {median:.2?}, lease {LEASE:?}", took.len());
-    assert!(median <= LEASE + Duration::from_secs(1), "{took:?}");
-    // A machine with nothing to spare may be late once.
-    assert!(longest <= LEASE + Duration::from_secs(3), "{took:?}");
-    assert!(relays.all_run(), "who lost its share stands by");
-    relays.stop_all();
-    end("frozen", relays, writers, took.len()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn three_relays_with_shares_are_killed_in_turn() {
-    kill_in_turn(Service::Postgres).await;
-}
-
-#[cfg(feature = "mysql")]
-#[tokio::test(flavor = "multi_thread")]
-async fn three_relays_with_shares_are_killed_in_turn_on_mysql() {
-    kill_in_turn(Service::Mysql).await;
-}
-
-async fn kill_in_turn(service: Service) {
-    let Some((_server, mut relays, writers)) =
-        begin(service, &format!("coordination = \"partitioned\"\nshares = 6\n{DELETING}"), 3).await
-    else {
-        return;
-    };
-    let (began, mut kills) = (Instant::now(), 0);
-    while began.elapsed() < storm() {
-        sleep(Duration::from_secs(2)).await;
-        let victim = kills % 3;
-        relays.kill(victim);
-        sleep(Duration::from_millis(500)).await;
-        relays.start(victim);
-        kills += 1;
-    }
-    sleep(Duration::from_secs(1)).await;
-    assert!(relays.all_run());
-    relays.stop_all();
-    end("shares", relays, writers, kills * 6).await;
-}
-
-/// Whoever is away loses its shares to whoever is free, and gets nothing published under them.
-#[tokio::test(flavor = "multi_thread")]
-async fn three_competing_relays_are_killed_and_frozen() {
-    let Some((_server, mut relays, writers)) = begin(Service::Postgres, COMPETING, 3).await else {
-        return;
-    };
-    let (began, mut losses) = (Instant::now(), 0);
-    while began.elapsed() < storm() {
-        sleep(Duration::from_secs(1)).await;
-        let victim = losses % 3;
-        if losses % 2 == 0 {
-            relays.kill(victim);
-            sleep(Duration::from_millis(500)).await;
-            relays.start(victim);
-        } else {
-            relays.freeze(victim);
-            sleep(LEASE + Duration::from_secs(1)).await;
-            relays.thaw(victim);
-        }
-        losses += 1;
-    }
-    sleep(Duration::from_secs(1)).await;
-    assert!(relays.all_run());
-    relays.stop_all();
-    end("competing", relays, writers, losses * 4).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_database_restarts_under_three_relays() {
-    restart_under_three(Service::Postgres).await;
-}
-
-#[cfg(feature = "mysql")]
-#[tokio::test(flavor = "multi_thread")]
-async fn the_database_restarts_under_three_relays_on_mysql() {
-    restart_under_three(Service::Mysql).await;
-}
-
-async fn restart_under_three(service: Service) {
-    let Some((server, mut relays, writers)) = begin(service, COMPETING, 3).await else { return };
-    let (began, mut restarts) = (Instant::now(), 0);
-    while began.elapsed() < storm() {
-        sleep(Duration::from_secs(4)).await;
-        if restarts % 2 == 0 {
-            server.kill();
-        }
-        server.restart();
-        restarts += 1;
-    }
-    assert!(relays.all_run(), "an outage ends no relay");
-    relays.stop_all();
-    end("restarted", relays, writers, restarts * 4).await;
 }

@@ -1,6 +1,9 @@
 //! The program, several times, and what is done to it.
 
+mod shares;
+
 use std::fs::{self, File};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +14,8 @@ use tempfile::TempDir;
 use tokio::time::sleep;
 
 const FILE: &str = "type = \"file\"\npath = \"events.ndjson\"";
+/// For whatever somebody does sooner or later.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Relays of one pipeline.
 pub(crate) struct Relays {
@@ -109,8 +114,23 @@ impl Relays {
         }
     }
 
+    /// Stops it where it is, and waits until it stands: on a busy machine a thread may run on for a
+    /// while before it is told.
     pub(crate) fn freeze(&self, number: usize) {
         self.signal(number, "STOP");
+        while self.moves(number) {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn moves(&self, number: usize) -> bool {
+        let id = self.running[number].as_ref().unwrap().id();
+        let threads = fs::read_dir(format!("/proc/{id}/task")).unwrap();
+        let mut states = threads.filter_map(|thread| {
+            let state = fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
+            state.rsplit_once(") ")?.1.chars().next()
+        });
+        states.any(|state| state != 'T')
     }
 
     pub(crate) fn thaw(&self, number: usize) {
@@ -165,7 +185,7 @@ impl Relays {
     }
 
     pub(crate) fn published(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.folder.path().join("events.ndjson")).unwrap();
+        let text = fs::read_to_string(self.events()).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
@@ -199,48 +219,40 @@ impl Relays {
         sqlx::query_scalar(sql).fetch_one(&mut connection).await.unwrap()
     }
 
-    /// How many KiB of memory a relay has now that are not those of its program.
+    /// How many KiB of memory a relay has had at most that are not those of its program, which may have
+    /// more of them later: to be asked often.
     pub(crate) fn memory(&self, number: usize) -> u64 {
         let id = self.running[number].as_ref().unwrap().id();
         let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
-    }
-
-    /// The relay that holds the only share.
-    pub(crate) async fn leader(&self) -> usize {
-        loop {
-            if let Some(owner) = self.owner().await {
-                let mut running = self.running.iter().flatten();
-                let found = running.position(|child| owner.ends_with(&format!(" {}", child.id())));
-                return found.expect("one of ours");
-            }
-            sleep(Duration::from_millis(20)).await;
-        }
+        let read = |name: &str| -> u64 {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().trim_end_matches(" kB").parse().unwrap()
+        };
+        read("VmHWM:") - read("RssFile:")
     }
 
     /// How long it takes until something is published again, by whomever.
     pub(crate) async fn next_publishing(&self) -> Duration {
-        let size =
-            || fs::metadata(self.folder.path().join("events.ndjson")).map_or(0, |file| file.len());
-        let (began, before) = (Instant::now(), size());
-        while size() == before {
-            assert!(began.elapsed() < Duration::from_secs(30), "nobody took over: {}", self.logs());
+        let (began, before) = (Instant::now(), self.written());
+        while self.written() == before {
+            assert!(began.elapsed() < PATIENCE, "nobody took over: {}", self.logs());
             sleep(Duration::from_millis(20)).await;
         }
         began.elapsed()
     }
 
-    async fn owner(&self) -> Option<String> {
+    fn events(&self) -> PathBuf {
+        self.folder.path().join("events.ndjson")
+    }
+
+    /// How many bytes of events there are.
+    fn written(&self) -> u64 {
+        fs::metadata(self.events()).map_or(0, |file| file.len())
+    }
+
+    async fn pairs(&self, sql: String) -> Vec<(String, i64)> {
         let mut connection = AnyConnection::connect(&self.url).await.unwrap();
-        let owner = if self.url.starts_with("postgres") {
-            "select owner from semel.share where until > now()"
-        } else if self.url.starts_with("sqlite") {
-            "SELECT owner FROM semel_share WHERE until > unixepoch('subsec') * 1000000"
-        } else {
-            "SELECT owner FROM semel_share WHERE expires_at > utc_timestamp(6)"
-        };
-        sqlx::query_scalar(owner).fetch_optional(&mut connection).await.unwrap()
+        sqlx::query_as(sqlx::AssertSqlSafe(sql)).fetch_all(&mut connection).await.unwrap()
     }
 
     /// As if the lease of whoever was killed had run out.

@@ -8,7 +8,7 @@ use super::super::error::failure;
 use super::super::messages::Slot;
 use super::super::store::DEFAULT_LOG_BUDGET;
 use super::super::tail::{behind_a_pooler, publication_sql_for, slot_prefix};
-use super::{literal, quoted};
+use super::quoted;
 
 /// What it means when the log cannot be tailed.
 fn effect(needs: &Needs) -> &'static str {
@@ -60,7 +60,7 @@ pub(super) async fn look(
         findings.push(keep(look.8, needs.messages || messages.exists));
         findings.push(budget(&mut *connection, needs).await?);
     }
-    slots_left(connection, needs, findings).await
+    super::slots::look(connection, needs, findings).await
 }
 
 /// How the names of the slots of the pipelines begin; of one that is not known, as all of ours do.
@@ -202,65 +202,6 @@ where temporary and database = current_database() and slot_name like 'semel\\_%'
     Ok(Finding::advice(CODE, what)
         .means("the slot is given back, and events are found at the poll interval")
         .fixed_by("end transactions that are open for long, or raise log_budget of the source"))
-}
-
-/// Slots that nobody reads, with the bytes they hold back. That of a standby belongs to no database,
-/// and may have no log before it is read for the first time. Of that of messages, where they are
-/// written here, there is a finding of its own.
-const LEFT: &str = "\
-select slot_name::text, wal_status,
-    coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,
-    (database = current_database() and slot_name like 'semel\\_%') is true,
-    case when slot_name ~ '^semel_messages_[0-9]+$' then database::text end
-from pg_replication_slots where not active and not ($1 and slot_name = 'semel_messages_'
-    || (select oid from pg_database where datname = current_database()))
-order by 3 desc, 1";
-
-async fn slots_left(
-    connection: &mut PgConnection,
-    needs: &Needs,
-    findings: &mut Vec<Finding>,
-) -> Result<(), Failure> {
-    const CODE: &str = "slot-left";
-    /// Name, state of the log, bytes, whether it is ours, and whose messages it keeps.
-    type Left = (String, Option<String>, i64, bool, Option<String>);
-    let left: Vec<Left> = sqlx::query_as(LEFT)
-        .bind(needs.messages)
-        .fetch_all(connection)
-        .await
-        .map_err(failure("look at the replication slots"))?;
-    if left.is_empty() {
-        findings.push(Finding::good(CODE, "every replication slot has a reader"));
-    }
-    for (name, status, bytes, is_ours, of_messages) in left {
-        let megabytes = bytes / (1024 * 1024);
-        let (holds, effect) = match status {
-            Some(status) => (
-                format!("(log: {status}), which holds back {megabytes} MiB"),
-                "the log grows until the disk is full, and then no event can be written",
-            ),
-            None => (
-                "(log: none reserved yet)".to_owned(),
-                "it takes the place of another slot; once it was read, it holds back log",
-            ),
-        };
-        let what = format!("nobody reads the slot {name} {holds}");
-        let drop = format!("select pg_drop_replication_slot({});", literal(&name));
-        findings.push(if let Some(database) = of_messages {
-            // No SQL: what it keeps may be nowhere else.
-            Finding::advice(CODE, what).means(effect).fixed_by(format!(
-                "start a relay with outbox = \"messages\" for the database {database}; drop the slot only \
-                 if nobody writes messages there any more, and all were carried"
-            ))
-        } else if is_ours {
-            // The slots of semel are temporary: this one is no relay's.
-            Finding::problem(CODE, what).means(effect).with_sql(drop)
-        } else {
-            let fix = format!("let its reader come back; or, if there is none any more: {drop}");
-            Finding::advice(CODE, what).means(effect).fixed_by(fix)
-        });
-    }
-    Ok(())
 }
 
 /// The version; then whether there is a publication, tells of inserts into the outbox, tells of more

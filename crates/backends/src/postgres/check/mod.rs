@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `server`, `durability`, `autovacuum` | `server.rs` |
 //! | `schema`, `sequence`, `replica-identity`, `partitions` | `tables.rs` |
-//! | `wal-level`, `replication`, `slots`, `slot-left`, `wal-keep`, `log-budget`, `publication`, `pooler` | `log.rs` |
+//! | `wal-level`, `replication`, `slots`, `wal-keep`, `log-budget`, `publication`, `pooler` | `log.rs` |
+//! | `slot-left`, `slot-behind` | `slots.rs` |
 //! | `messages` | `messages.rs` |
 //! | `privileges`, `excess` | `privileges.rs` |
 //! | `transactions`, `prepared` | `transactions.rs` |
@@ -13,6 +14,7 @@ mod log;
 mod messages;
 mod privileges;
 mod server;
+mod slots;
 mod tables;
 mod transactions;
 

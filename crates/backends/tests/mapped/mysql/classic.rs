@@ -4,8 +4,13 @@ use semel_backends::mapped::{LaneOrder, Mapping};
 use semel_core::admin::{AdminStore, State};
 use semel_core::{Fault, Outcome};
 
-use super::super::{dead, deliver_all, inserts, retry_now, settle, take};
+use super::super::{dead, deliver_all, insert_with_ids, inserts, retry_now, settle, take};
 use super::Database;
+
+const TRANSACTIONAL_OUTBOX: &str = "CREATE TABLE outbox (id CHAR(36) PRIMARY KEY,
+    aggregate_type VARCHAR(255), aggregate_id VARCHAR(255), event_type VARCHAR(255), payload JSON,
+    created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP, published_at TIMESTAMP NULL,
+    KEY waiting (published_at, created_at))";
 
 const POLLING_PUBLISHER: &str = "CREATE TABLE outbox (id BIGINT AUTO_INCREMENT PRIMARY KEY,
     aggregate_type VARCHAR(255), aggregate_id VARCHAR(255), event_type VARCHAR(255), payload TEXT,
@@ -17,6 +22,27 @@ async fn write(database: &Database, lanes: &[&str]) {
     for insert in inserts(lanes) {
         database.run(&insert).await;
     }
+}
+
+#[tokio::test]
+async fn a_transactional_outbox_is_marked_when_published() {
+    let Some(database) = Database::new().await else { return };
+    database.run(TRANSACTIONAL_OUTBOX).await;
+    for insert in insert_with_ids(&["good", "bad", "worse"]) {
+        database.run(&insert).await;
+    }
+    let mapping = Mapping::transactional_outbox("outbox");
+    let open = async || database.store.mapped_source("orders", &mapping).await.unwrap();
+    let admin = database.store.mapped_admin("orders", &mapping);
+    let is_published = "abs(timestampdiff(SECOND, published_at, CURRENT_TIMESTAMP)) < 60";
+    let number = async |sql: String| database.number(&sql).await;
+    super::super::a_transactional_outbox_is_marked_when_published(
+        open,
+        &admin,
+        is_published,
+        number,
+    )
+    .await;
 }
 
 #[tokio::test]

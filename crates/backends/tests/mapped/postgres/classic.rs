@@ -4,7 +4,9 @@ use semel_backends::mapped::{LaneOrder, Mapping};
 use semel_core::admin::{AdminStore, Filter, Selection, State};
 use semel_core::{Outcome, Settlement, Source};
 
-use super::super::{dead, deliver_all, insert_twice, inserts, long_lanes, retry_now, settle, take};
+use super::super::{
+    dead, deliver_all, insert_twice, insert_with_ids, inserts, long_lanes, retry_now, settle, take,
+};
 use super::Database;
 
 const TRANSACTIONAL_OUTBOX: &str = "create table outbox (id uuid primary key,
@@ -30,29 +32,22 @@ async fn write(database: &Database, lanes: &[&str]) {
 async fn a_transactional_outbox_is_marked_when_published() {
     let Some(database) = Database::new().await else { return };
     database.run(TRANSACTIONAL_OUTBOX).await;
-    database
-        .run("insert into outbox (id, aggregate_type, aggregate_id, event_type, payload) values
-            ('0190b6e8-7a3c-4def-8000-0123456789ab', 'order', '42', 'OrderPlaced', '{\"total\": 9}'),
-            ('1190b6e8-7a3c-4def-8000-0123456789ab', 'order', '43', 'OrderPlaced', '{\"total\": 8}')")
-        .await;
+    for insert in insert_with_ids(&["good", "bad", "worse"]) {
+        database.run(&insert).await;
+    }
     let mapping = Mapping::transactional_outbox("outbox");
-    let mut source = database.store.mapped_source("orders", &mapping).await.unwrap();
-    let batch = take(&mut source).await;
-    let event = &batch[0].message.event;
-    assert_eq!(event.id.to_string(), "0190b6e8-7a3c-4def-8000-0123456789ab");
-    assert_eq!(event.payload.bytes().as_ref(), br#"{"total": 9}"#);
-    assert!(event.payload.is_json());
-    settle(&mut source, &batch[0], Outcome::Delivered).await;
-    settle(&mut source, &batch[1], retry_now(1)).await;
-
-    let published = "select count(*) from outbox where aggregate_id = '42'
-        and published_at between (now() at time zone 'UTC') - interval '1 minute'
+    let open = async || database.store.mapped_source("orders", &mapping).await.unwrap();
+    let admin = database.store.mapped_admin("orders", &mapping);
+    let is_published = "published_at between (now() at time zone 'UTC') - interval '1 minute'
         and (now() at time zone 'UTC') + interval '1 minute'";
-    assert_eq!(database.number(published).await, 1);
-    let waiting = "select count(*) from outbox where published_at is null";
-    assert_eq!(database.number(waiting).await, 1);
-    deliver_all(&mut source).await;
-    assert_eq!(database.number(waiting).await, 0);
+    let number = async |sql: String| database.number(&sql).await;
+    super::super::a_transactional_outbox_is_marked_when_published(
+        open,
+        &admin,
+        is_published,
+        number,
+    )
+    .await;
 }
 
 #[tokio::test]

@@ -1,12 +1,18 @@
 //! The classic table as teams have it, and what is particular to SQLite.
 
 use semel_backends::mapped::{LaneOrder, Mapping};
-use semel_core::{AdminStore, Fault, Outcome};
+use semel_core::{AdminStore, Clock, Fault, Outcome};
 
 use super::super::{
-    deliver_all, insert_flag, insert_twice, inserts, long_lanes, retry_now, settle, take,
+    deliver_all, insert_flag, insert_twice, insert_with_ids, inserts, long_lanes, retry_now,
+    settle, take,
 };
 use super::{Database, run};
+
+const TRANSACTIONAL_OUTBOX: &str = "CREATE TABLE outbox (id CHAR(36) PRIMARY KEY,
+    aggregate_type VARCHAR(255), aggregate_id VARCHAR(255), event_type VARCHAR(255), payload TEXT,
+    created_at TIMESTAMP DEFAULT CURRENT_TIMESTAMP, published_at TIMESTAMP NULL);
+    CREATE INDEX waiting ON outbox (published_at, created_at)";
 
 const POLLING_PUBLISHER: &str = "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT,
     aggregate_type VARCHAR(255), aggregate_id VARCHAR(255), event_type VARCHAR(255), payload TEXT,
@@ -24,6 +30,28 @@ async fn write(database: &Database, lanes: &[&str]) {
     for insert in inserts(lanes) {
         run(database, &insert).await;
     }
+}
+
+#[tokio::test]
+async fn a_transactional_outbox_is_marked_when_published() {
+    let database = Database::new().await;
+    run(&database, TRANSACTIONAL_OUTBOX).await;
+    for insert in insert_with_ids(&["good", "bad", "worse"]) {
+        run(&database, &insert).await;
+    }
+    let mapping = Mapping::transactional_outbox("outbox");
+    let open = async || database.store.mapped_source("orders", &mapping).await.unwrap();
+    let admin = database.store.mapped_admin("orders", &mapping);
+    let now = database.clock.now().as_second();
+    let is_published = format!("abs(unixepoch(published_at) - {now}) < 60");
+    let counted = async |sql: String| number(&database, &sql).await;
+    super::super::a_transactional_outbox_is_marked_when_published(
+        open,
+        &admin,
+        &is_published,
+        counted,
+    )
+    .await;
 }
 
 #[tokio::test]

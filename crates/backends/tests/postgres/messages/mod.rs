@@ -3,6 +3,7 @@
 mod carrying;
 mod frozen;
 mod keeping;
+mod standby;
 mod suites;
 mod telling;
 
