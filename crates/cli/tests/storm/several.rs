@@ -76,7 +76,8 @@ async fn lose_in_turn(service: Service, several: Several) {
     };
     let lanes = relays.lanes(shares).await;
     let (began, mut took, mut losses) = (Instant::now(), Vec::new(), 0);
-    while began.elapsed() < storm() || losses < KINDS {
+    let takeovers = if shares == 1 { 4 } else { 2 };
+    while began.elapsed() < storm() || losses < KINDS || took.len() < takeovers {
         sleep(Duration::from_secs(1)).await;
         match losses % KINDS {
             0 => {
@@ -110,8 +111,8 @@ async fn lose_in_turn(service: Service, several: Several) {
     let took = sorted(&what, took);
     if shares == 1 {
         // A machine with nothing to spare may be late, and with several shares it is: the last one counts.
-        let (half, longest) = (took[(took.len() - 1) / 2], took[took.len() - 1]);
-        assert!(took.len() < 4 || half <= PROMISED, "{what}: {took:?}");
+        let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
+        assert!(median <= PROMISED, "{what}: {took:?}");
         assert!(longest <= PROMISED + Duration::from_secs(2), "{what}: {took:?}");
     }
 }
