@@ -2,7 +2,7 @@
 
 import { h, show, svg } from "./dom.js";
 
-const HEIGHT = 152, LEFT = 46, RIGHT = 8, TOP = 8, BOTTOM = 20;
+const HEIGHT = 152, LEFT = 52, RIGHT = 8, TOP = 8, BOTTOM = 20;
 
 // The next round number, so that the scale does not jump about.
 const ceiling = (value) => {

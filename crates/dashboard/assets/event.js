@@ -16,7 +16,7 @@ const life = (event) => {
   const last = {
     pending: () => step("soft", event.next_attempt ? "Waits for its next attempt" : "Waits to be published", event.next_attempt,
       event.attempts === 0 && "a relay takes it in order; behind a failed event of its aggregate it waits for that one"),
-    publishing: () => step("accent", "A relay has it now", null),
+    publishing: () => step("move", "A relay has it now", null),
     published: () => step("good", "Published", event.published_at, "confirmed by the sink" + (event.published_at
       ? `, ${span(Math.max(0, (Date.parse(event.published_at) - Date.parse(event.created_at)) / 1000))} after it was written` : "")),
     failed: () => step("warn", "Is tried again", event.next_attempt, `attempt ${event.attempts + 1}`),

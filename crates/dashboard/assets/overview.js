@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { chart } from "./chart.js";
 import { facts, h, show } from "./dom.js";
-import { brief, number, rate, span } from "./words.js";
+import { brief, number, plural, rate, span } from "./words.js";
 
 const health = ({ level, sentence }) =>
   h("section", { class: "card health", "aria-label": "Health" }, h("i", { class: "dot " + level }), h("p", { id: "sentence" }, sentence));
@@ -22,9 +22,17 @@ const card = (pipeline, context) => {
   facts([
     ["waiting", number(waits)],
     ["published", rate(point?.published)],
-    ["oldest", point?.oldest === null || point?.oldest === undefined ? "none" : brief(point.oldest)],
+    ["oldest due", point?.oldest === null || point?.oldest === undefined ? "none" : brief(point.oldest)],
     ["dead", number(states?.dead), states?.dead > 0],
-  ], "facts"));
+  ], "facts"),
+  point?.parked > 0 && h("p", { class: "parked" }, parked(point, waits)));
+};
+
+// What is behind a failed event waits for it, however long: it is not due, and has no part in the age of the oldest.
+const parked = (point, waits) => {
+  const those = plural(point.parked, "aggregate") + " parked";
+  const isDue = point.oldest !== null && point.oldest !== undefined;
+  return isDue || !waits ? those : `nothing that waits is due: ${those}`;
 };
 
 const charts = () => {
@@ -42,10 +50,10 @@ const charts = () => {
     chart("Not published, by state", number, [
       { name: "dead", hue: "bad", of: (point) => point.dead },
       { name: "failed", hue: "warn", of: (point) => point.failed },
-      { name: "publishing", hue: "accent", of: (point) => point.publishing },
+      { name: "publishing", hue: "move", of: (point) => point.publishing },
       { name: "pending", hue: "busy", of: (point) => point.pending },
     ], { stacked: true, least: 4 }),
-    chart("Age of the oldest waiting event", span, [
+    chart("Age of the oldest event that is due", span, [
       { name: "oldest", hue: "busy", of: (point) => point.oldest ?? 0 },
     ], { least: 1, axis: brief }),
   ];

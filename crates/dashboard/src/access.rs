@@ -66,7 +66,7 @@ impl Caller {
 ///
 /// A caller proves who they are by `Authorization: Bearer TOKEN`, or as a browser does it, by
 /// `Basic` with their name and the token as the password. Tokens are kept as hashes and compared in
-/// constant time.
+/// constant time. Without callers nobody gets in, unless it was [opened](Access::open).
 ///
 /// ```
 /// use semel_core::Secret;
@@ -75,10 +75,11 @@ impl Caller {
 /// let access = Access::default()
 ///     .host("semel.example.com")
 ///     .caller("alice", Role::Operator, &Secret::new("correct horse battery staple"));
-/// assert!(!access.is_open());
+/// assert!(!access.is_open() && !Access::default().is_open());
 /// ```
 #[derive(Clone, Default)]
 pub struct Access {
+    is_opened: bool,
     hosts: Vec<String>,
     known: Vec<(Caller, Hash)>,
 }
@@ -86,6 +87,19 @@ pub struct Access {
 type Hash = [u8; 32];
 
 impl Access {
+    /// Everybody who reaches it is admin: for a loopback interface, or behind something that lets nobody
+    /// pass who may not. It is still reached by an address or `localhost` only, unless there are
+    /// [`hosts`](Access::host).
+    ///
+    /// ```
+    /// # use semel_dashboard::Access;
+    /// assert!(Access::open().is_open());
+    /// ```
+    #[must_use]
+    pub fn open() -> Self {
+        Self { is_opened: true, ..Self::default() }
+    }
+
     /// A name under which it is reached, beside addresses and `localhost`. Requests for any other
     /// name are refused, since a web page elsewhere could be behind them.
     #[must_use]
@@ -94,7 +108,7 @@ impl Access {
         self
     }
 
-    /// Lets somebody in who has the token. From then on nobody else gets in.
+    /// Lets somebody in who has the token. From then on nobody else gets in, not even if it was open.
     #[must_use]
     pub fn caller(self, name: impl Into<String>, role: Role, token: &Secret) -> Self {
         self.caller_by_hash(name, role, Sha256::digest(token.reveal()).into())
@@ -110,7 +124,12 @@ impl Access {
     /// Whether nobody is asked who they are.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.known.is_empty()
+        self.is_opened && self.known.is_empty()
+    }
+
+    /// Whether there is nobody whom it could let in.
+    pub(crate) fn is_closed(&self) -> bool {
+        !self.is_opened && self.known.is_empty()
     }
 
     /// Whether it may be asked under this name. An address is no name: no page elsewhere can pretend
@@ -174,6 +193,10 @@ pub(crate) fn require(caller: &Caller, role: Role) -> Result<(), Failure> {
 impl fmt::Debug for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let callers: Vec<_> = self.known.iter().map(|(caller, _)| caller).collect();
-        f.debug_struct("Access").field("hosts", &self.hosts).field("callers", &callers).finish()
+        f.debug_struct("Access")
+            .field("is_open", &self.is_open())
+            .field("hosts", &self.hosts)
+            .field("callers", &callers)
+            .finish()
     }
 }

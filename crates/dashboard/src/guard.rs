@@ -34,7 +34,9 @@ pub(crate) async fn admit(
         return refuse(StatusCode::FORBIDDEN, "E-HTTP-ORIGIN", error, fix);
     }
     if request.extensions().get::<Caller>().is_none() {
-        let Some(caller) = dashboard.access.who(headers) else { return ask_who() };
+        let Some(caller) = dashboard.access.who(headers) else {
+            return ask_who(dashboard.access.is_closed());
+        };
         request.extensions_mut().insert(caller);
     }
     next.run(request).await
@@ -55,10 +57,21 @@ fn is_same_origin(headers: &HeaderMap) -> bool {
     }
 }
 
-fn ask_who() -> Response {
-    let fix = "send Authorization: Bearer TOKEN, or name and token as user and password";
-    let mut response =
-        refuse(StatusCode::UNAUTHORIZED, "E-HTTP-AUTH", "who are you? there is no such token", fix);
+/// Where nobody could ever get in, it is not the visitor who can do something about it.
+fn ask_who(is_closed: bool) -> Response {
+    let (error, fix) = if is_closed {
+        (
+            "nobody may come in: the application that serves this page has said of nobody that they may",
+            "give Dashboard::with_access somebody, by Access::caller, or put a Caller into the extensions \
+             of the request; Access::open() makes everybody admin",
+        )
+    } else {
+        (
+            "who are you? there is no such token",
+            "send Authorization: Bearer TOKEN, or name and token as user and password",
+        )
+    };
+    let mut response = refuse(StatusCode::UNAUTHORIZED, "E-HTTP-AUTH", error, fix);
     let how = HeaderValue::from_static("Basic realm=\"semel\", charset=\"UTF-8\"");
     response.headers_mut().insert(WWW_AUTHENTICATE, how);
     response

@@ -11,9 +11,10 @@
 //! Everything comes from the database, so that the page tells the same whichever process serves it. It
 //! makes no request to anybody else, and needs no build step.
 //!
-//! Who may do what is decided in one place, [`Access`]. Without any callers it lets everybody in who
-//! reaches it by an address of its own, as on a loopback interface; with callers, only them. Behind
-//! middleware of your own, put a [`Caller`] into the extensions of the request:
+//! Who may do what is decided in one place, [`Access`]. It lets its callers in, and without any it lets
+//! nobody in; [`Access::open`] lets everybody in who reaches it by an address of its own, as on a
+//! loopback interface. Behind middleware of your own, put a [`Caller`] into the extensions of the
+//! request:
 //!
 //! ```
 //! use axum::{Extension, Router};
@@ -95,7 +96,7 @@ impl Dashboard {
         self
     }
 
-    /// Says who may do what.
+    /// Says who may do what. Unless it is said, only those get in of whom the request has a [`Caller`].
     #[must_use]
     pub fn with_access(mut self, access: Access) -> Self {
         self.access = Arc::new(access);

@@ -33,7 +33,7 @@ impl Noted {
 }
 
 /// Who runs this program, as the operating system has it; a variable could say anything.
-fn operator() -> String {
+pub(super) fn operator() -> String {
     let user = whoami::username().unwrap_or_else(|_| "somebody".into());
     let host = whoami::hostname().unwrap_or_else(|_| "somewhere".into());
     format!("{user}@{host}")

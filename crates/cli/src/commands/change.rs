@@ -10,6 +10,8 @@ use serde_json::json;
 #[cfg(feature = "page")]
 use super::api::Api;
 use super::audit::Noted;
+#[cfg(feature = "page")]
+use super::confirm::tell_to_wait;
 use super::confirm::{Progress, says_yes};
 use super::{Desk, count_matching};
 use crate::args::ChangeOptions;
@@ -103,6 +105,7 @@ impl Change {
         if options.all && !options.dry_run {
             let matching = api.change(&name, self.as_str(), &all.join(" "), true).await?;
             self.confirm(options, matching, &format!("pipeline.{name}"))?;
+            tell_to_wait(&format!("the relay of {name}"));
         }
         for words in all {
             let changed = api.change(&name, self.as_str(), &words, options.dry_run).await;

@@ -17,6 +17,14 @@ fn is_yes(answers: &mut impl BufRead) -> bool {
         && ["y", "yes"].contains(&answer.trim().to_lowercase().as_str())
 }
 
+/// A word for somebody at a terminal who waits for others, whose progress cannot be seen.
+#[cfg(feature = "page")]
+pub(super) fn tell_to_wait(whom: &str) {
+    if io::stderr().is_terminal() {
+        io::stderr().write_all(format!("asking {whom}; this may take a while\n").as_bytes()).ok();
+    }
+}
+
 /// A line that grows, on a terminal.
 pub(super) struct Progress {
     total: usize,

@@ -5,9 +5,11 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use semel_core::Failure;
 use semel_core::admin::{State, Stats};
 
+use super::audit::operator;
 use super::{connect, database_kind, database_problem};
 use crate::args::DownOptions;
 use crate::exit::{Exit, Problem};
+use crate::logging::Logging;
 use crate::output::print;
 use crate::wiring::{Database, DatabaseKind, Missing, shown};
 
@@ -34,7 +36,12 @@ pub(super) async fn run(options: &DownOptions) -> Result<Exit, Problem> {
         confirm(options, events, &left)?;
     }
     let at_most = (!options.force).then_some(events);
+    // The table that would tell of it goes as well.
+    let _logging = Logging::start()?;
+    let (who, place) = (operator(), shown(&options.database.url));
+    tracing::warn!("{who} drops the tables of {place}, with {events} events");
     database.drop_tables(at_most).await.map_err(problem)?;
+    tracing::warn!("the tables of {place} are gone, by {who}");
     print(&format!("the tables are gone, with {events} events\n"));
     Ok(Exit::Done)
 }

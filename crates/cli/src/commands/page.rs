@@ -200,7 +200,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_measured_is_kept_small_without_a_page() {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let http = Http { listen, access: Access::default() };
+        let http = Http { listen, access: Access::open() };
         let mut page = Some(Page::open(http).await.unwrap());
         assert!(is_tidied());
         Page::renew(&mut page, None).await.unwrap();

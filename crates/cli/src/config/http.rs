@@ -33,7 +33,11 @@ pub(super) fn read_http(section: &mut Section<'_>) -> Option<Http> {
         read_caller(caller)
     });
     let listen: SocketAddr = listen.ok()?;
-    let mut access = hosts.into_iter().fold(Access::default(), Access::host);
+    // On this machine everybody may do everything, as long as nobody is named.
+    let is_of_this_machine = listen.ip().is_loopback();
+    let begin = if is_of_this_machine { Access::open() } else { Access::default() };
+    let is_anybody_let_in = is_of_this_machine || !callers.is_empty();
+    let mut access = hosts.into_iter().fold(begin, Access::host);
     for Caller { name, role, proof } in callers {
         access = match proof {
             Proof::Token(token) => access.caller(name, role, &token),
@@ -42,7 +46,7 @@ pub(super) fn read_http(section: &mut Section<'_>) -> Option<Http> {
     }
     // What is wrong with somebody who is named is told already.
     let is_told = is_anybody_named || section.has("access") && !section.holds_table("access");
-    if access.is_open() && !listen.ip().is_loopback() && !is_told {
+    if !is_anybody_let_in && !is_told {
         section.wrong(
             "listen",
             "other machines could reach it, and nobody is asked who they are: add \

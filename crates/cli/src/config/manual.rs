@@ -4,6 +4,7 @@
 use super::record::Asked;
 
 const CONFIGURATION: &str = include_str!("../../../../docs/configuration.md");
+const PROXY: &str = include_str!("../../../../docs/proxy.md");
 
 /// The pages of sinks, by their types.
 const SINK_PAGES: &[(&[&str], &str)] = &[
@@ -27,12 +28,37 @@ pub(super) struct Entry {
 
 /// What the documentation says of a key that was asked for.
 pub(super) fn look_up(asked: &Asked) -> Option<Entry> {
-    let page = Page::about(asked)?;
+    let page = Page::read(text_about(asked)?);
     let names = names_of(asked);
     names
         .iter()
         .find_map(|name| page.rows.iter().find(|row| row.names.contains(name)))
         .map(|row| Entry { default: row.default.clone(), meaning: row.meaning.clone() })
+}
+
+/// Every key that the documentation names, and for which no reader asks.
+#[cfg(all(test, feature = "full"))]
+pub(super) fn unasked<'a>(all: impl Iterator<Item = &'a Asked>) -> Vec<String> {
+    use super::record::Kind;
+
+    let all: Vec<_> = all.filter_map(|asked| Some((text_about(asked)?, asked))).collect();
+    let sinks = SINK_PAGES.iter().map(|(_, text)| *text);
+    let mut unasked = Vec::new();
+    for text in CONFIGURATION.split("\n## ").chain(sinks).chain([PROXY]) {
+        let of_text = all.iter().filter(|(about, _)| *about == text);
+        let names: Vec<_> = of_text
+            .flat_map(|(_, asked)| {
+                let file = (asked.kind == Kind::Secret).then(|| format!("{}_file", asked.key));
+                names_of(asked).into_iter().chain(file)
+            })
+            .collect();
+        let documented = Page::read(text).rows.into_iter().flat_map(|row| row.names);
+        let title = text.lines().next().unwrap_or_default();
+        unasked.extend(
+            documented.filter(|name| !names.contains(name)).map(|name| format!("{title}: {name}")),
+        );
+    }
+    unasked
 }
 
 /// How the key may be called there: in full, as one of many, or as a part of its table.
@@ -55,6 +81,26 @@ fn names_of(asked: &Asked) -> Vec<String> {
     names
 }
 
+/// The page on which the key stands, or the part of it.
+fn text_about(asked: &Asked) -> Option<&'static str> {
+    let section = asked.path.split('.').next().unwrap_or_default();
+    let is_type = asked.key == "type" && asked.path.matches('.').count() == 1;
+    if let (Some(variant), false) = (asked.variant, is_type) {
+        let (_, text) = SINK_PAGES.iter().find(|(types, _)| types.contains(&variant))?;
+        return Some(text);
+    }
+    if section == "proxy" {
+        return Some(PROXY);
+    }
+    let is_there = |part: &&str| {
+        let heading = part.lines().next().unwrap_or_default();
+        [format!("`[{section}]`"), format!("`[{section}.NAME]`"), format!("`[[{section}]]`")]
+            .iter()
+            .any(|name| heading.contains(name))
+    };
+    CONFIGURATION.split("\n## ").find(is_there)
+}
+
 /// The tables of a page, or of a part of it.
 struct Page {
     rows: Vec<Row>,
@@ -67,25 +113,6 @@ struct Row {
 }
 
 impl Page {
-    fn about(asked: &Asked) -> Option<Self> {
-        let section = asked.path.split('.').next().unwrap_or_default();
-        let is_type = asked.key == "type" && asked.path.matches('.').count() == 1;
-        if let (Some(variant), false) = (asked.variant, is_type) {
-            let (_, text) = SINK_PAGES.iter().find(|(types, _)| types.contains(&variant))?;
-            return Some(Self::read(text));
-        }
-        if section == "proxy" {
-            return Some(Self::read(include_str!("../../../../docs/proxy.md")));
-        }
-        let is_there = |part: &&str| {
-            let heading = part.lines().next().unwrap_or_default();
-            [format!("`[{section}]`"), format!("`[{section}.NAME]`"), format!("`[[{section}]]`")]
-                .iter()
-                .any(|name| heading.contains(name))
-        };
-        CONFIGURATION.split("\n## ").find(is_there).map(Self::read)
-    }
-
     fn read(text: &str) -> Self {
         let mut rows = Vec::new();
         let mut head: Option<Head> = None;

@@ -22,8 +22,8 @@ use crate::shop::Shop;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a process says: metrics, each with the names of its labels and one of its lines.
-type Told = BTreeMap<(String, BTreeSet<String>), String>;
+/// What a process says: metrics, each with its kind, the names of its labels and one of its lines.
+type Told = BTreeMap<(String, String, BTreeSet<String>), String>;
 
 #[test]
 fn every_metric_that_is_documented_is_emitted_and_no_other() {
@@ -36,14 +36,20 @@ fn every_metric_that_is_documented_is_emitted_and_no_other() {
     told.extend(told_by_a_relay(&runtime));
     told.extend(told_by_a_carrier(&runtime));
     let emitted: BTreeSet<_> = told.into_keys().collect();
-    let documented: BTreeSet<_> = telemetry::ALL.iter().map(name_and_labels).collect();
+    let documented: BTreeSet<_> = telemetry::ALL.iter().map(signature).collect();
     let differing: Vec<_> = documented.symmetric_difference(&emitted).collect();
     assert!(differing.is_empty(), "emitted or documented, not both: {differing:#?}");
 }
 
-fn name_and_labels(metric: &Metric) -> (String, BTreeSet<String>) {
+/// Name, kind and labels, as they are documented.
+fn signature(metric: &Metric) -> (String, String, BTreeSet<String>) {
+    let kind = match metric.kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram => "histogram",
+    };
     let own = metric.labels.iter().map(ToString::to_string);
-    (metric.name.to_owned(), own.collect())
+    (metric.name.to_owned(), kind.to_owned(), own.collect())
 }
 
 /// A relay on PostgreSQL that tails the log and has an event that it cannot publish, with one behind it.
@@ -69,7 +75,7 @@ fn told_by_a_relay(runtime: &tokio::runtime::Runtime) -> Told {
         let missing: Vec<_> = telemetry::ALL
             .iter()
             .filter(of_a_pipeline)
-            .filter(|metric| !told.contains_key(&name_and_labels(metric)))
+            .filter(|metric| !told.contains_key(&signature(metric)))
             .map(|metric| metric.name)
             .collect();
         let wanted = [
@@ -81,8 +87,7 @@ fn told_by_a_relay(runtime: &tokio::runtime::Runtime) -> Told {
             (telemetry::OLDEST_PENDING_AGE, "{pipeline=\"orders\"} 0"),
             (telemetry::SLOT_LIMIT_BYTES, "{pipeline=\"orders\"} 1073741824"),
         ];
-        let said =
-            |metric: &Metric| told.get(&name_and_labels(metric)).cloned().unwrap_or_default();
+        let said = |metric: &Metric| told.get(&signature(metric)).cloned().unwrap_or_default();
         let wrong: Vec<_> = wanted
             .iter()
             .map(|(metric, end)| (said(metric), format!("{}{end}", metric.name)))
@@ -188,18 +193,19 @@ fn told_by_a_consumer() -> Told {
 /// Reads the format of Prometheus. A histogram is one metric, whatever it is made of.
 fn read(text: &str) -> Told {
     let mut told = Told::new();
+    let kinds: BTreeMap<_, _> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (series, _) = line.rsplit_once(' ').unwrap();
         let (name, labels) = series.split_once('{').unwrap_or((series, ""));
         let parts = ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part));
-        let is_histogram =
-            |metric: &&Metric| metric.kind == Kind::Histogram && Some(metric.name) == parts;
-        let name = telemetry::ALL.iter().find(is_histogram).map_or(name, |metric| metric.name);
+        let name = parts.filter(|whole| kinds.get(whole) == Some(&"histogram")).unwrap_or(name);
+        let kind = kinds.get(name).copied().unwrap_or("untold").to_owned();
         // No value of ours has a comma in it.
         let labels = labels.trim_end_matches('}').split(',').filter(|label| !label.is_empty());
         let labels = labels.map(|label| label.split_once('=').unwrap().0.to_owned());
         let labels: BTreeSet<_> = labels.filter(|label| label != "le").collect();
-        told.insert((name.to_owned(), labels), line.to_owned());
+        told.insert((name.to_owned(), kind, labels), line.to_owned());
     }
     told
 }

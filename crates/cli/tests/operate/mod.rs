@@ -14,6 +14,8 @@ mod secrets;
 mod service;
 mod start;
 mod terminal;
+#[cfg(any(feature = "otlp", feature = "page"))]
+mod tokens;
 mod verify;
 mod watch;
 mod wrong;

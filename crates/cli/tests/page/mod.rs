@@ -33,6 +33,14 @@ const CROWDED: &str = "(() => {
     return '';
 })()";
 
+/// Words of a table that are broken, though they would fit into a line of a telephone.
+const BROKEN: &str = "[...document.querySelectorAll('td.wrap a')].filter((link) => {
+    const range = document.createRange();
+    range.selectNodeContents(link);
+    const lines = new Set([...range.getClientRects()].map((line) => line.top));
+    return /^\\S{1,16}$/.test(link.innerText) && lines.size > 1;
+}).map((link) => link.innerText).join()";
+
 /// Two dead letters, one with an event behind it, and one event that was published; the relay that
 /// serves the page would publish them now.
 fn shop_with_dead_letters() -> (Shop, Relay) {
@@ -72,6 +80,7 @@ fn every_page_loads_and_asks_nobody_else() {
     leave_traces(&shop, &event);
     browser.go(&relay.url);
     browser.wait_for("orders has 2 dead letters");
+    browser.wait_for("nothing that waits is due: 2 aggregates parked");
     let life = format!("event/{event}");
     let pages = [
         ("overview", "the last half hour"),
@@ -100,6 +109,7 @@ fn every_page_loads_and_asks_nobody_else() {
             let wide = browser.run("return document.documentElement.scrollWidth - innerWidth");
             assert!(wide.as_f64().unwrap() <= 0.0, "{page} is {wide} too wide at {width}");
             browser.wait(&format!("{CROWDED} === ''"));
+            assert_eq!(browser.run(&format!("return {BROKEN}")), "", "{page} at {width}");
         }
     }
     assert_eq!(browser.complaints(), Vec::<String>::new());

@@ -207,6 +207,26 @@ async fn an_answer_that_breaks_off_is_never_replayed_as_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_ends_nothing() {
+    let upstream = Upstream::start().await;
+    let proxy = Program::start(&upstream.address, "memory:", "");
+    let running = proxy.client.clone();
+    let running = tokio::spawn(async move { running.post("/gated", Some("k"), "1").await });
+    upstream.until_taken(1).await;
+    proxy.signal("HUP");
+    let told = async {
+        while !proxy.log().contains("does not read its configuration again") {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, told).await.expect("it says so");
+    upstream.open_gate();
+    let reply = timeout(PATIENCE, running).await.unwrap().unwrap();
+    assert_eq!((reply.status, reply.text()), (201, "{\"order\":1}"));
+    assert_eq!(proxy.client.post("/orders", Some("l"), "1").await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_runs_when_it_is_told_to_stop_is_finished() {
     let (upstream, folder) = (Upstream::start().await, tempfile::tempdir().unwrap());
     let store = sqlite(folder.path());

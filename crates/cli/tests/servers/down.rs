@@ -40,7 +40,10 @@ fn tables_go_when_nothing_is_lost_by_it(folder: &Folder, url: &str) {
     migrate(0, &["status"]);
     migrate(0, &["down", "--dry-run"]);
     migrate(0, &["status"]);
-    assert!(migrate(0, &["down", "--yes"]).contains("the tables are gone, with 2 events"));
+    let told = migrate(0, &["down", "--yes"]);
+    assert!(told.contains("the tables are gone, with 2 events"), "{told}");
+    // Who it was is in the log, for the table of changes is gone.
+    assert!(told.contains("drops the tables of ") && told.contains('@'), "{told}");
     assert!(migrate(1, &["status"]).contains("missing 0001_tables"));
 
     migrate(0, &["up"]);

@@ -1,11 +1,13 @@
 //! Who gets in, and who may do what.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use axum::{Extension, Router};
 use semel_core::Secret;
 use semel_core::memory::MemoryDatabase;
-use semel_dashboard::{Access, Caller, Role};
+use semel_dashboard::{Access, Caller, Dashboard, Pipeline, Role, router};
 use serde_json::json;
 
 use crate::{Answer, get, orders, over, send};
@@ -70,6 +72,35 @@ async fn a_token_tells_who_it_is_as_bearer_or_as_password() {
     assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "that is not her token");
 }
 
+/// As it is mounted by an application that has said nothing of who may come.
+#[tokio::test]
+async fn nobody_gets_in_unless_somebody_says_so() {
+    let (database, _) = orders().await;
+    let pipeline = Pipeline::new("orders", Arc::new(database.clone()));
+    let unsaid = router(Dashboard::new(|| async { Ok(()) }).with(pipeline));
+    let named_only = over(&database, Access::default().host("ops.example.com"));
+    for app in [&unsaid, &named_only] {
+        for path in ["/", "/assets/main.js", "/api/overview", "/metrics"] {
+            let answer = get(app, path).await;
+            assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{path}");
+            assert_eq!(answer.json()["code"], "E-HTTP-AUTH");
+            let fix = answer.json()["fix"].to_string();
+            assert!(fix.contains("Access::caller") && fix.contains("Access::open()"), "{fix}");
+        }
+        let changed = with(app, "POST", "/api/pipelines/orders/changes", &[]).await;
+        assert_eq!(changed.status, StatusCode::UNAUTHORIZED);
+        for probe in ["/livez", "/readyz"] {
+            assert_eq!(get(app, probe).await.status, StatusCode::OK, "{probe}");
+        }
+        let known = app.clone().layer(Extension(Caller::new("sso-user", Role::Viewer)));
+        assert_eq!(get(&known, "/api/overview").await.json()["you"]["role"], "viewer");
+    }
+    let closed = over(&database, Access::open().caller("vera", Role::Viewer, &Secret::new(TOKEN)));
+    assert_eq!(get(&closed, "/api/overview").await.status, StatusCode::UNAUTHORIZED);
+    let opened = over(&database, Access::open());
+    assert_eq!(get(&opened, "/api/overview").await.json()["you"]["role"], "admin");
+}
+
 #[tokio::test]
 async fn roles_are_held_everywhere() {
     let (database, _) = orders().await;
@@ -107,7 +138,7 @@ async fn roles_are_held_everywhere() {
 
 #[tokio::test]
 async fn another_name_is_refused() {
-    let app = over(&orders().await.0, Access::default().host("ops.example.com"));
+    let app = over(&orders().await.0, Access::open().host("ops.example.com"));
     let cases = [
         ("127.0.0.1:9464", true),
         ("[::1]:9464", true),
@@ -131,7 +162,7 @@ async fn another_name_is_refused() {
 #[tokio::test]
 async fn another_page_changes_nothing() {
     let (database, _) = orders().await;
-    let app = over(&database, Access::default());
+    let app = over(&database, Access::open());
     let path = "/api/pipelines/orders/changes";
     let own = ("host", "127.0.0.1:9464");
     for foreign in [

@@ -9,11 +9,11 @@ use axum::http::StatusCode;
 use semel_core::admin::{AdminStore, Cursor, EventView, Filter, Page, Selection, Stats};
 use semel_core::memory::MemoryDatabase;
 use semel_core::{Event, EventId, Failure, Limit, OutboxWriter, Outcome, Settlement, Source};
-use semel_dashboard::{Dashboard, Pipeline, router};
+use semel_dashboard::{Pipeline, router};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{get, post};
+use crate::{get, open, post};
 
 const CHANGES: &str = "/api/pipelines/orders/changes";
 const EVENTS: usize = 1200;
@@ -52,7 +52,7 @@ impl Slow {
     fn shown(&self) -> Router {
         let pipeline = Pipeline::new("orders", Arc::new(self.clone()))
             .with_insight(Arc::new(self.database.clone()));
-        router(Dashboard::new(|| async { Ok(()) }).with(pipeline))
+        router(open().with(pipeline))
     }
 
     fn changes(&self) -> Vec<usize> {

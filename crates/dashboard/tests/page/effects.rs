@@ -7,15 +7,15 @@ use semel_core::idempotency::{Claim, Ending, Fingerprint, ScopedKey, Stored};
 use semel_core::inbox::Tally;
 use semel_core::memory::{MemoryDatabase, MemoryKeys};
 use semel_core::{IdempotencyStore, InboxStore};
-use semel_dashboard::{Access, Dashboard, Pipeline, router};
+use semel_dashboard::{Access, Pipeline, router};
 use serde_json::{Value, json};
 
-use crate::{get, orders, over};
+use crate::{get, open, orders, over};
 
 #[tokio::test]
 async fn an_event_that_took_effect_says_for_whom() {
     let (database, _) = orders().await;
-    let app = over(&database, Access::default());
+    let app = over(&database, Access::open());
     let id = database.events()[0].id;
     let shown = || async { get(&app, &format!("/api/pipelines/orders/events/{id}")).await.json() };
     assert_eq!(shown().await["effects"], json!([]));
@@ -45,7 +45,7 @@ async fn keys_are_counted_by_outcome_and_the_open_ones_told() {
     }
     let pipeline =
         Pipeline::new("orders", Arc::new(MemoryDatabase::new())).with_keys(Arc::new(keys));
-    let app = router(Dashboard::new(|| async { Ok(()) }).with(pipeline));
+    let app = router(open().with(pipeline));
     let first = get(&app, "/api/pipelines/orders/keys").await.json();
     let survey = &first["survey"];
     assert_eq!(survey["states"], json!([["RUNNING", 2], ["SUCCEEDED", 1]]));

@@ -12,7 +12,7 @@ use semel_dashboard::{Dashboard, Pipeline, router};
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use crate::{get, orders};
+use crate::{get, open, orders};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -48,7 +48,7 @@ impl Listener {
 
 fn shown(database: &MemoryDatabase, name: &str) -> Dashboard {
     let pipeline = Pipeline::new(name, Arc::new(database.clone()));
-    Dashboard::new(|| async { Ok(()) }).with(pipeline)
+    open().with(pipeline)
 }
 
 /// As a relay does that reads its configuration again: another dashboard comes, and the old one is

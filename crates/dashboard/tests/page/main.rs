@@ -66,9 +66,13 @@ async fn post(app: &Router, path: &str, body: Value) -> Answer {
     send(app, request).await
 }
 
+/// Always ready, and for everybody.
+fn open() -> Dashboard {
+    Dashboard::new(|| async { Ok(()) }).with_access(Access::open())
+}
+
 fn on(store: impl AdminStore + 'static) -> Router {
-    let pipeline = Pipeline::new("orders", Arc::new(store));
-    router(Dashboard::new(|| async { Ok(()) }).with(pipeline))
+    router(open().with(Pipeline::new("orders", Arc::new(store))))
 }
 
 /// With the log of changes.
@@ -76,7 +80,7 @@ fn over(database: &MemoryDatabase, access: Access) -> Router {
     let database = Arc::new(database.clone());
     let pipeline =
         Pipeline::new("orders", database.clone()).with_insight(database).to("out", "file");
-    router(Dashboard::new(|| async { Ok(()) }).with(pipeline).with_access(access))
+    router(open().with(pipeline).with_access(access))
 }
 
 /// Five orders: the first is published, the second a dead letter with one event behind it.
@@ -113,7 +117,7 @@ async fn orders() -> (MemoryDatabase, Arc<ManualClock>) {
 #[tokio::test]
 async fn the_overview_is_live_and_remembers() {
     let (database, _) = orders().await;
-    let app = over(&database, Access::default());
+    let app = over(&database, Access::open());
     let request = Request::get("/api/live").body(Body::empty()).unwrap();
     let response = app.clone().oneshot(request).await.unwrap();
     assert_eq!(response.headers()["content-type"], "text/event-stream");
@@ -223,7 +227,7 @@ async fn troubles_are_summed_up() {
 #[tokio::test]
 async fn a_change_is_counted_first_made_then_and_written_down() {
     let (database, _) = orders().await;
-    let app = over(&database, Access::default());
+    let app = over(&database, Access::open());
     let path = "/api/pipelines/orders/changes";
     let retry = json!({"action": "retry", "q": "state:dead", "error": "<b>too large</b>"});
     let mut dry = retry.clone();
@@ -252,7 +256,7 @@ async fn a_change_is_counted_first_made_then_and_written_down() {
 #[tokio::test]
 async fn one_event_is_changed_alone() {
     let (database, _) = orders().await;
-    let app = over(&database, Access::default());
+    let app = over(&database, Access::open());
     let id = database.events()[1].id;
     let discard = json!({"action": "discard", "q": format!("id:{id}")});
     let done = post(&app, "/api/pipelines/orders/changes", discard.clone()).await;
@@ -268,7 +272,7 @@ async fn one_event_is_changed_alone() {
 #[tokio::test]
 async fn a_payload_is_revealed_and_that_is_written_down() {
     let (database, _) = orders().await;
-    let app = over(&database, Access::default());
+    let app = over(&database, Access::open());
     let id = database.events()[0].id;
     let shown = post(&app, &format!("/api/pipelines/orders/events/{id}/reveal"), json!({})).await;
     assert_eq!(shown.json()["text"], "{\"card\":\"4111\"}");
@@ -339,7 +343,7 @@ async fn readiness_is_what_the_check_says_and_liveness_is_not() {
             if up { Ok(()) } else { Err(Failure::unavailable("E-KAFKA-DOWN", "no broker answers")) }
         }
     });
-    let app = router(dashboard.with_metrics(|| "semel_x 1\n".into()));
+    let app = router(dashboard.with_access(Access::open()).with_metrics(|| "semel_x 1\n".into()));
     let starting = get(&app, "/readyz").await;
     assert_eq!(starting.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(starting.body, "E-KAFKA-DOWN\n", "the reason stays inside");

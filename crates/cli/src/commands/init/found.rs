@@ -250,11 +250,16 @@ async fn answers(port: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
+    use std::path::Path;
 
-    /// All that can be found makes a file that says what it means.
+    use super::*;
+    use crate::config::Config;
+
+    /// All that can be found makes a file that says what it means, and so does what stands in it as a comment.
     #[test]
     fn every_configuration_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
         for database in KNOWN_DATABASES {
             for sink in KNOWN_BROKERS {
                 let found = Surroundings {
@@ -268,7 +273,46 @@ mod tests {
                 assert_eq!(parsed["http"]["listen"].as_str(), Some("127.0.0.1:9464"));
                 assert!(!text.contains("{}") && !text.contains("{url}"), "{text}");
                 assert!(found.in_words().contains(sink.name));
+                let is_built = DATABASES.iter().any(|kind| kind.name == database.kind)
+                    && SINKS.iter().any(|kind| kind.name == sink.kind);
+                if is_built {
+                    holds(&text, folder.path());
+                    holds(&uncommented(&text, folder.path()), folder.path());
+                }
             }
         }
+    }
+
+    fn holds(text: &str, folder: &Path) {
+        let text = text.replace("${DATABASE_PASSWORD}", "x");
+        let path = folder.join("semel.toml");
+        fs::write(&path, &text).unwrap();
+        let config = Config::load(&path).unwrap_or_else(|why| panic!("{why:?}\n{text}"));
+        assert_eq!((config.pipelines.len(), config.trials.len()), (1, 1), "{text}");
+    }
+
+    /// With every option that is a comment; that of a file takes the place of the line above it.
+    fn uncommented(text: &str, folder: &Path) -> String {
+        let file = folder.join("url");
+        let mut lines: Vec<String> = Vec::new();
+        for line in text.lines() {
+            let option = line.strip_prefix("# ").filter(|rest| {
+                rest.split_once(" = ").is_some_and(|(key, _)| !key.contains([' ', '`']))
+            });
+            match option {
+                Some(option) if option.starts_with("url_file = ") => {
+                    let url = lines.pop().unwrap();
+                    let url = url.trim_start_matches("url = ").trim_matches('"');
+                    fs::write(&file, url.replace("${DATABASE_PASSWORD}", "x")).unwrap();
+                    lines.push(format!("url_file = {:?}", file.display().to_string()));
+                }
+                Some(option) => lines.push(option.to_owned()),
+                None => lines.push(line.to_owned()),
+            }
+        }
+        let left: Vec<_> = lines.iter().filter(|line| line.starts_with("# ")).collect();
+        // What is left says what the file is, and of NATS where the stream comes from.
+        assert!(left.len() <= 4, "{left:#?}");
+        lines.join("\n")
     }
 }

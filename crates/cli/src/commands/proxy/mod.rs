@@ -18,13 +18,13 @@ use crate::args::ProxyOptions;
 use crate::counting;
 use crate::exit::{Exit, Problem};
 use crate::logging::Logging;
-use crate::signals::requests_to_end;
+use crate::signals::{requests_to_end, requests_to_reload};
 use crate::wiring::{connect_keys, shown};
 
 const EFFECT: &str = "nothing was passed on; keys that are stored stay stored";
 
 pub(crate) async fn run(options: &ProxyOptions) -> Result<Exit, Problem> {
-    let mut requests = requests_to_end();
+    let (mut requests, mut hangups) = (requests_to_end(), requests_to_reload());
     let settings = Settings::read(options)?;
     let _logging = Logging::start()?;
     let store = connect_keys(settings.store.reveal()).await;
@@ -43,6 +43,14 @@ pub(crate) async fn run(options: &ProxyOptions) -> Result<Exit, Problem> {
     let mut beside = JoinSet::new();
     let purging = purge(Arc::clone(&store));
     beside.spawn(async { match purging.await {} });
+    // A terminal that closes, or a habit of those who run relays: what is running must not die of it.
+    beside.spawn(async move {
+        while hangups.recv().await.is_some() {
+            tracing::warn!(
+                "the proxy does not read its configuration again: start it anew for another one"
+            );
+        }
+    });
     tracing::info!("health and metrics on {}", address(&admin));
     beside.spawn(Admin { store: Arc::clone(&store), metrics, stopped }.serve(admin));
     tracing::info!("proxy listening on {}, in front of {}", address(&listener), settings.upstream);

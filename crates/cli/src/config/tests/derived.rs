@@ -15,6 +15,14 @@ fn every_key_is_documented() {
     assert!(explored.keys().count() > 60);
 }
 
+/// What a reader no longer asks for is refused, and must not stay in the documentation.
+#[cfg(feature = "full")]
+#[test]
+fn every_key_that_is_documented_is_asked_for() {
+    let unasked = manual::unasked(schema::Explored::new().keys());
+    assert!(unasked.is_empty(), "in the documentation alone: {unasked:#?}");
+}
+
 #[test]
 fn the_schema_has_every_section() {
     let schema = json_schema();
