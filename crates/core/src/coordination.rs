@@ -30,6 +30,11 @@ pub trait Coordinator: Send {
     /// How long what is held stays held without a beat.
     fn lease(&self) -> Duration;
 
+    /// What the store calls this member where operators look at it.
+    fn name(&self) -> &str {
+        ""
+    }
+
     /// Tells how things stand; if it `renews`, it says first that this member lives, and lengthens
     /// what it holds.
     ///
@@ -61,6 +66,10 @@ pub trait Coordinator: Send {
 impl<C: Coordinator + ?Sized> Coordinator for Box<C> {
     fn lease(&self) -> Duration {
         self.as_ref().lease()
+    }
+
+    fn name(&self) -> &str {
+        self.as_ref().name()
     }
 
     async fn beat(&mut self, renews: bool) -> Result<Standing, Failure> {

@@ -19,7 +19,7 @@ use crate::failure::Failure;
 /// a page can wait for, however large the tables are.
 ///
 /// **Repetition.** [`note`](Self::note) adds one entry each time; the others change nothing when
-/// they are repeated.
+/// they are repeated, but that an outage holds for longer.
 ///
 /// ```
 /// use semel_core::insight::Insight;
@@ -40,6 +40,32 @@ pub trait Insight: Send + Sync {
     /// # Errors
     /// `Unavailable` when the store cannot be reached.
     async fn workings(&self, pipeline: &str) -> Result<Workings, Failure>;
+
+    /// Why relays cannot reach the sinks of a pipeline, as they [tell](Self::tell_outage) themselves: those
+    /// that said so lately. Nothing where the store keeps no such books, or the user may not look.
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached.
+    async fn outages(&self, pipeline: &str) -> Result<Vec<OutageView>, Failure> {
+        let _ = pipeline;
+        Ok(Vec::new())
+    }
+
+    /// Tells that a relay cannot reach a sink of a pipeline, or that it can. An outage that is not told of
+    /// again is taken to be over after [`Outage::HOLDS`].
+    ///
+    /// # Errors
+    /// `Unavailable` when the store cannot be reached, `Misconfigured` when the user may not. Nothing
+    /// depends on it.
+    async fn tell_outage(
+        &self,
+        pipeline: &str,
+        relay: &str,
+        outage: Option<&Outage>,
+    ) -> Result<(), Failure> {
+        let _ = (pipeline, relay, outage);
+        Ok(())
+    }
 
     /// Which consumers took effect here, by name: lately, of a large inbox only the newest messages
     /// are looked at, and by what they [counted](crate::InboxStore::count) themselves.
@@ -100,6 +126,8 @@ pub struct Workings {
     pub relays: Vec<RelayView>,
     /// What the log is held back by, where it is read.
     pub log: Option<LogView>,
+    /// Why relays cannot reach its sinks.
+    pub outages: Vec<OutageView>,
 }
 
 impl Workings {
@@ -144,6 +172,65 @@ pub struct RelayView {
     pub of: u32,
     /// How long it is taken to be alive without saying so again.
     pub lease_left: Duration,
+}
+
+/// Why a relay cannot reach a sink. It is shown to whoever may look: it says what logs say, no more.
+///
+/// ```
+/// # use semel_core::{Failure, insight::Outage};
+/// let down = Failure::unavailable("E-DOWN", "no answer").with_fix("look after the broker");
+/// let outage = Outage::of(&down.at("sink audit"), &["out", "audit"]);
+/// assert_eq!((outage.sink.as_deref(), outage.code.as_str()), (Some("audit"), "E-DOWN"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Outage {
+    /// Which one, if that is known.
+    pub sink: Option<String>,
+    /// The code of what happened.
+    pub code: String,
+    /// What happened.
+    pub error: String,
+    /// What to run or change, if known.
+    pub fix: Option<String>,
+}
+
+impl Outage {
+    /// How long it holds without being told of again: a relay that was killed says nothing.
+    pub const HOLDS: Duration = Duration::from_secs(30);
+
+    /// From the failure of a pipeline with these sinks: where there are several, it names one.
+    #[must_use]
+    pub fn of(failure: &Failure, sinks: &[impl AsRef<str>]) -> Self {
+        let error = failure.to_string();
+        let is_named = |name: &&str| error.starts_with(&format!("sink {name}: "));
+        let mut names = sinks.iter().map(AsRef::as_ref);
+        let sink = if sinks.len() == 1 { names.next() } else { names.find(is_named) };
+        Self {
+            sink: sink.map(str::to_owned),
+            code: failure.code().to_owned(),
+            fix: failure.fix().map(str::to_owned),
+            error,
+        }
+    }
+}
+
+/// An outage that a relay tells of.
+///
+/// ```
+/// # use semel_core::{Failure, Timestamp, insight::{Outage, OutageView}};
+/// let outage = Outage::of(&Failure::unavailable("E-DOWN", "no answer"), &["out"]);
+/// let view = OutageView { relay: "r1".into(), outage, since: Timestamp::UNIX_EPOCH };
+/// assert_eq!(view.outage.sink.as_deref(), Some("out"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OutageView {
+    /// Which relay, by its name among the [relays](RelayView).
+    pub relay: String,
+    /// Why.
+    #[serde(flatten)]
+    pub outage: Outage,
+    /// When it was told of first, by the clock of the store.
+    pub since: Timestamp,
 }
 
 /// What is kept of the log for a pipeline.

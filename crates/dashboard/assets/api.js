@@ -47,14 +47,6 @@ export const keys = (pipeline, after) => get(of(pipeline, "keys" + query({ after
 export const freeKey = (pipeline, key) => post(of(pipeline, "keys/" + encodeURIComponent(key) + "/free"));
 export const activity = (pipeline, before) => get(of(pipeline, "activity" + query({ before })));
 
-// What this process counts of its sinks: 1 while one is reached.
-export const sinksUp = async () => {
-  const answer = await fetch(place("metrics")).catch(() => null);
-  if (!answer || !answer.ok) return {};
-  const found = (await answer.text()).matchAll(/^semel_sink_up\{pipeline="([^"]*)"\} (\d)/gm);
-  return Object.fromEntries([...found].map(([, pipeline, up]) => [pipeline, up === "1"]));
-};
-
 // The overview after every look of the server, until the returned function is called.
 export const listen = (heard, lost) => {
   const source = new EventSource(place("api/live"));

@@ -12,6 +12,7 @@ const card = (pipeline, context) => {
   const { name, level, point, states } = pipeline;
   const waits = states ? states.pending + states.publishing : null;
   const to = pipeline.to.map((sink) => sink.name + (sink.kind && sink.kind !== sink.name ? ` (${sink.kind})` : "")).join(" and ");
+  const fix = pipeline.outages[0]?.fix ?? pipeline.trouble?.fix;
   const way = [pipeline.from, to].filter(Boolean).join("  →  ");
   return h("button", {
     type: "button", class: "card pipeline", "aria-pressed": String(name === context.pipeline),
@@ -19,6 +20,7 @@ const card = (pipeline, context) => {
   },
   h("div", { class: "title" }, h("i", { class: "dot " + level }), name),
   h("p", { class: "way" }, level === "bad" ? pipeline.complaint : way),
+  fix && h("p", { class: "way" }, "To run: " + fix),
   facts([
     ["waiting", number(waits)],
     ["published", rate(point?.published)],

@@ -44,21 +44,44 @@ export const sources = async (root, context) => {
         : "Beyond the limit the relay lets the log go and polls: no event is lost.")));
 };
 
+// Whether a sink is reached, as the relays of its pipeline tell the database.
+const reach = ({ outages, working }, name) => {
+  const mine = outages.find(({ sink }) => sink === null || sink === name);
+  if (mine) {
+    const state = badge("bad", "outage");
+    return [state, h("span", { class: "quiet" }, " since ", ago(mine.since))];
+  }
+  if (outages.length) return badge("idle", "waits with " + outages[0].sink);
+  if (working === null) return badge("idle", "not known");
+  return working ? badge("good", "reached") : badge("idle", "no relay works");
+};
+
+const why = ({ pipeline, relay, sink, code, error, fix }) =>
+  h("section", { class: "card block", "aria-label": "Outage" },
+    h("div", { class: "head" }, h("h2", {}, pipeline + " cannot reach " + (sink || "its sink")), h("code", {}, code)),
+    h("p", { class: "wrap" }, error),
+    facts([
+      ["to run", fix || "nothing here: look after the broker"],
+      ["meanwhile", "events wait, no attempt is counted and none is lost; it goes on by itself"],
+      relay && ["relay", h("code", { class: "wrap" }, relay)],
+    ]));
+
 export const sinks = async (root, context) => {
-  const up = await api.sinksUp();
-  const rows = context.overview.pipelines.flatMap((pipeline) => pipeline.to.map((sink) => ({ ...sink, pipeline })));
-  const state = (name) => (name in up ? badge(up[name] ? "good" : "bad", up[name] ? "reached" : "outage") : badge("idle", "not known here"));
-  show(root, head("Sinks", context, "Where events go. Whether a sink is reached is what the relay in this process sees; a relay elsewhere may see it otherwise.", "of all pipelines"),
+  const { pipelines } = context.overview;
+  const rows = pipelines.flatMap((pipeline) => pipeline.to.map((sink) => ({ ...sink, pipeline })));
+  const outages = pipelines.flatMap((pipeline) => pipeline.outages.map((outage) => ({ ...outage, pipeline: pipeline.name })));
+  show(root, head("Sinks", context, "Where events go, and whether the relays reach it: each tells the database while it does not.", "of all pipelines"),
     rows.length === 0 ? empty("No sinks are named.") : table("Sinks", [
       ["sink", ({ name }) => h("strong", {}, name)],
       ["type", ({ kind }) => kind],
       ["pipeline", ({ pipeline }) => pipeline.name],
-      ["state", ({ pipeline }) => state(pipeline.name)],
+      ["state", ({ name, pipeline }) => reach(pipeline, name)],
       ["published", ({ pipeline }) => (pipeline.point?.published === null || !pipeline.point ? "–" : pipeline.point.published.toFixed(1) + "/s"), "end"],
       ["p99", ({ pipeline }) => span(pipeline.point?.latency?.[2] ?? null), "end"],
       ["failed", ({ pipeline }) => number(pipeline.states?.failed), "end"],
       ["dead", ({ pipeline }) => number(pipeline.states?.dead), "end"],
-    ], rows, ({ name, pipeline }) => pipeline.name + "/" + name));
+    ], rows, ({ name, pipeline }) => pipeline.name + "/" + name),
+    outages.map(why));
 };
 
 export const consumers = async (root, context) => {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use semel_core::admin::State;
+use semel_core::insight::OutageView;
 use serde::Serialize;
 
 use crate::sampler::{Sample, Track};
@@ -73,6 +74,21 @@ pub(crate) fn complaint(name: &str, track: &Track) -> Option<(Level, String)> {
     if !is_led && waits > 0 {
         return Some((Level::Bad, format!("No relay works on {name}, and {waits} events wait.")));
     }
+    if let Some(OutageView { outage, since, .. }) = sample.workings.outages.first() {
+        let sink = match &outage.sink {
+            Some(sink) => format!("its sink {sink}"),
+            None => "its sink".to_owned(),
+        };
+        let lasts = sample.at.duration_since(*since).try_into().unwrap_or_default();
+        let (code, error, lasts) = (&outage.code, &outage.error, rough(lasts));
+        let what = format!("{name} cannot reach {sink}: {error} ({code}), for {lasts}");
+        let behind = match waits {
+            0 => "nothing waits".to_owned(),
+            1 => "1 event waits and is not lost".to_owned(),
+            waits => format!("{waits} events wait, none is lost"),
+        };
+        return Some((Level::Bad, format!("{what}; {behind}.")));
+    }
     if count(State::Dead) > 0 {
         let (dead, parked) = (count(State::Dead), sample.stats.parked_lanes);
         let letters =
@@ -111,9 +127,9 @@ fn rough(span: Duration) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use semel_core::Timestamp;
     use semel_core::admin::Stats;
-    use semel_core::insight::Workings;
+    use semel_core::insight::{Outage, Workings};
+    use semel_core::{Failure, Timestamp};
 
     use super::*;
     use crate::asked::Explanation;
@@ -164,5 +180,18 @@ mod tests {
         sample.workings.written = Some(5);
         alone.samples = [Arc::new(sample)].into();
         assert_eq!(sentence(&alone).1, "No relay works on orders, and 5 events wait.");
+    }
+
+    #[test]
+    fn a_sink_that_is_away_is_bad_and_says_why() {
+        let mut away = track(|stats| stats.counts[State::Pending as usize] = 5);
+        let mut sample = Sample::clone(&away.samples[0]);
+        let outage = Outage::of(&Failure::unavailable("E-NATS-DOWN", "NATS: refused"), &["out"]);
+        let since = sample.at - Duration::from_secs(130);
+        sample.workings.outages = vec![OutageView { relay: "r1".into(), outage, since }];
+        away.samples = [Arc::new(sample)].into();
+        let expected = "orders cannot reach its sink out: NATS: refused (E-NATS-DOWN), for 2m 10s; \
+                        5 events wait, none is lost.";
+        assert_eq!(sentence(&away), (Level::Bad, expected.into()));
     }
 }

@@ -32,7 +32,7 @@
 //! | `alert.rs` | dead letters are told to somebody |
 //! | `consume/` | handlers as a sink, inside the inbox transaction; dead letters of their own |
 //! | `group/` | several relays for one pipeline |
-//! | `pulse.rs` | whether the loops still turn, and what they do |
+//! | `pulse.rs` | whether the loops still turn, what they do, and why they wait |
 //! | `routed.rs` | where each message goes |
 //! | `fanout.rs` | several sinks as one |
 //! | `settings.rs`, `stop.rs`, `metrics.rs` | knobs, shutdown, numbers |

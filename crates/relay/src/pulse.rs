@@ -1,4 +1,4 @@
-//! Signs of life: whether the loops of a process still turn, and what its pipelines do.
+//! Signs of life: whether the loops of a process still turn, what its pipelines do, and why they wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use semel_core::Failure;
 use tokio::time::Instant;
 
 /// Feels whether the loops of relays and groups still turn. Clones feel the same.
@@ -70,6 +71,8 @@ pub(crate) struct Turning {
 struct Loop {
     pipeline: String,
     doing: AtomicU8,
+    /// Why its sink cannot be reached.
+    outage: Mutex<Option<Failure>>,
     /// When it turned last, in milliseconds since the pulse began.
     turned: AtomicU64,
 }
@@ -102,10 +105,26 @@ impl Pulse {
         all
     }
 
+    /// Why the sinks of pipelines cannot be reached, of those that cannot. Where several loops work for a
+    /// pipeline, what one of them says.
+    ///
+    /// ```
+    /// # use semel_relay::Pulse;
+    /// let pulse = Pulse::every(std::time::Duration::from_secs(1));
+    /// assert!(pulse.outages().is_empty(), "nobody works");
+    /// ```
+    #[must_use]
+    pub fn outages(&self) -> BTreeMap<String, Failure> {
+        let alive = self.alive();
+        let known = alive.iter().filter_map(|one| Some((one.pipeline.clone(), one.outage()?)));
+        known.collect()
+    }
+
     pub(crate) fn begin(&self, pipeline: &str) -> Turning {
         let this = Arc::new(Loop {
             pipeline: pipeline.to_owned(),
             doing: AtomicU8::new(Doing::Starting as u8),
+            outage: Mutex::default(),
             turned: AtomicU64::new(self.milliseconds(Instant::now())),
         });
         let mut loops = self.loops();
@@ -130,7 +149,18 @@ impl Pulse {
 /// Nothing else depends on what is read or written with it.
 const RELAXED: Ordering = Ordering::Relaxed;
 
+impl Loop {
+    fn outage(&self) -> Option<Failure> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 impl Turning {
+    /// Its sink cannot be reached, for this reason; or it can.
+    pub(crate) fn waits_for_sink(&self, why: Option<&Failure>) {
+        *self.this.outage.lock().unwrap_or_else(PoisonError::into_inner) = why.cloned();
+    }
+
     /// The loop turns now, and does this.
     pub(crate) fn turned(&self, now: Instant, doing: Doing) {
         self.this.turned.store(self.pulse.milliseconds(now), RELAXED);

@@ -247,6 +247,13 @@ impl SinkProbe for Broker {
     }
 }
 
+#[tokio::test]
+async fn outages_are_known_while_they_last() {
+    let Some(Database { database, clock }) = Database::fresh().await else { return };
+    let silence = async || clock.advance(Duration::from_secs(31));
+    semel_testkit::suites::insight::outages_are_known_while_they_last(&database, silence).await;
+}
+
 struct Keys {
     keys: Arc<MemoryKeys>,
     clock: Arc<ManualClock>,

@@ -145,6 +145,10 @@ impl Coordinator for MysqlMember {
         self.membership.lease
     }
 
+    fn name(&self) -> &str {
+        &self.membership.member
+    }
+
     /// Whoever divides the pipeline differently does not become a member.
     async fn beat(&mut self, renews: bool) -> Result<Standing, Failure> {
         if renews {

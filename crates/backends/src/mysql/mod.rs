@@ -43,6 +43,7 @@ mod letters;
 mod many;
 mod mapped;
 mod marks;
+mod outages;
 mod outbox;
 mod parking;
 mod poll;

@@ -25,6 +25,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("migrations/0003_polling_beside_0002.sql"),
         down: include_str!("migrations/0003_polling_beside_0002.down.sql"),
     },
+    Migration {
+        name: "0004_outages_beside_0002",
+        sql: include_str!("migrations/0004_outages_beside_0002.sql"),
+        down: include_str!("migrations/0004_outages_beside_0002.down.sql"),
+    },
 ];
 
 const OUTBOX: &str = "semel_outbox";
@@ -52,7 +57,7 @@ const NOTE: &str = "INSERT INTO semel_migrations (version, name) VALUES";
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let pool = MySqlPool::connect("mysql://shop:secret@localhost/shop").await?;
-/// assert_eq!(migrate(&pool).await?, ["0001_tables", "0002_consumers", "0003_polling_beside_0002"]);
+/// assert_eq!(migrate(&pool).await?.last(), Some(&"0004_outages_beside_0002"));
 /// # Ok(()) }
 /// ```
 pub async fn migrate(pool: &MySqlPool) -> Result<Vec<&'static str>, Failure> {

@@ -81,6 +81,10 @@ impl Coordinator for PostgresMember {
         self.membership.lease
     }
 
+    fn name(&self) -> &str {
+        &self.membership.member
+    }
+
     async fn beat(&mut self, renews: bool) -> Result<Standing, Failure> {
         let failed = || failure("look who works on the pipeline");
         let Membership { pipeline, member, shares, .. } = &self.membership;

@@ -62,8 +62,8 @@ grant update (txid) on semel.outbox to {poller};
 grant select on sequence semel.outbox_seq_seq to {poller};
 grant select, insert, update, delete on semel.cursor to {poller};
 grant select, insert, delete on semel.passage to {poller};
-grant select, insert, update, delete on semel.parked, semel.member, semel.share, semel.mapped,
-    semel.mapped_parked to {poller};
+grant select, insert, update, delete on semel.parked, semel.member, semel.share, semel.outages,
+    semel.mapped, semel.mapped_parked to {poller};
 grant select, insert, update (events) on semel.audit to {poller};
 grant select on semel.readable, semel.events to {poller};
 
@@ -78,7 +78,7 @@ grant {poller} to {tailer};
 do $$ begin create role {viewer}; exception when duplicate_object then null; end $$;
 grant usage on schema semel to {viewer};
 grant select on semel.migrations, semel.cursor, semel.passage, semel.parked, semel.member,
-    semel.share, semel.mapped, semel.mapped_parked, semel.audit to {viewer};
+    semel.share, semel.outages, semel.mapped, semel.mapped_parked, semel.audit to {viewer};
 grant select (txid, seq, created_at, available_at, id, aggregate_type, aggregate_id, event_type,
     content_type, headers, idempotency_key) on semel.outbox to {viewer};
 grant select on semel.readable, semel.events to {viewer};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use semel_core::admin::{ErrorGroup, ParkedLane, State, Troubles};
 use semel_core::insight::{
-    AuditEntry, ConsumerView, EffectView, Insight, LogView, RelayView, Workings,
+    AuditEntry, ConsumerView, EffectView, Insight, LogView, Outage, OutageView, RelayView, Workings,
 };
 use semel_core::{EventId, Failure};
 use uuid::Uuid;
@@ -104,7 +104,21 @@ impl Insight for PostgresStore {
             bytes: bytes.map(i64::unsigned_abs),
             relays: relays.into_iter().map(relay).collect(),
             log: self.log(pipeline, polling).await?,
+            outages: self.outages_of(pipeline).await?,
         })
+    }
+
+    async fn outages(&self, pipeline: &str) -> Result<Vec<OutageView>, Failure> {
+        self.outages_of(pipeline).await
+    }
+
+    async fn tell_outage(
+        &self,
+        pipeline: &str,
+        relay: &str,
+        outage: Option<&Outage>,
+    ) -> Result<(), Failure> {
+        self.write_outage(pipeline, relay, outage).await
     }
 
     async fn consumers(&self) -> Result<Vec<ConsumerView>, Failure> {

@@ -45,6 +45,7 @@ mod mapped;
 mod marks;
 mod messages;
 mod notify;
+mod outages;
 mod outbox;
 mod parking;
 mod partitions;

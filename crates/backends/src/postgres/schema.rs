@@ -37,6 +37,11 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("migrations/0005_long_names_beside_0003.sql"),
         down: include_str!("migrations/0005_long_names_beside_0003.down.sql"),
     },
+    Migration {
+        name: "0006_outages_beside_0003",
+        sql: include_str!("migrations/0006_outages_beside_0003.sql"),
+        down: include_str!("migrations/0006_outages_beside_0003.down.sql"),
+    },
 ];
 
 /// The version from which on consumers leave letters.

@@ -114,6 +114,10 @@ impl Coordinator for SqliteMember {
         self.membership.lease
     }
 
+    fn name(&self) -> &str {
+        &self.membership.member
+    }
+
     /// Whoever divides the pipeline differently does not become a member.
     async fn beat(&mut self, renews: bool) -> Result<Standing, Failure> {
         let failed = || failure("look who works on the pipeline");

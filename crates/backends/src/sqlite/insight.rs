@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use semel_core::admin::{ErrorGroup, ParkedLane, State, Troubles};
-use semel_core::insight::{AuditEntry, ConsumerView, EffectView, Insight, Workings};
+use semel_core::insight::{
+    AuditEntry, ConsumerView, EffectView, Insight, Outage, OutageView, Workings,
+};
 use semel_core::{EventId, Failure};
 
 use super::error::failure;
@@ -74,7 +76,21 @@ impl Insight for SqliteStore {
             bytes: Some(position(bytes)),
             relays: relays(rows.into_iter().map(relay)),
             log: None,
+            outages: self.outages_of(pipeline).await?,
         })
+    }
+
+    async fn outages(&self, pipeline: &str) -> Result<Vec<OutageView>, Failure> {
+        self.outages_of(pipeline).await
+    }
+
+    async fn tell_outage(
+        &self,
+        pipeline: &str,
+        relay: &str,
+        outage: Option<&Outage>,
+    ) -> Result<(), Failure> {
+        self.write_outage(pipeline, relay, outage).await
     }
 
     async fn consumers(&self) -> Result<Vec<ConsumerView>, Failure> {

@@ -45,6 +45,7 @@ mod keys;
 mod letters;
 mod mapped;
 mod marks;
+mod outages;
 mod outbox;
 mod parking;
 mod poll;

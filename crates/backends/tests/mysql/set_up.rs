@@ -11,10 +11,12 @@ use semel_testkit::workload::{by_lane, event, events};
 
 use super::{Database, database, unmigrated, url_of};
 
-const ALL: [&str; 3] = ["0001_tables", "0002_consumers", "0003_polling_beside_0002"];
+const ALL: [&str; 4] =
+    ["0001_tables", "0002_consumers", "0003_polling_beside_0002", "0004_outages_beside_0002"];
 
 /// What takes back all but the first, the latest first.
 const BACK_TO_THE_FIRST: &str = concat!(
+    include_str!("../../src/mysql/migrations/0004_outages_beside_0002.down.sql"),
     include_str!("../../src/mysql/migrations/0003_polling_beside_0002.down.sql"),
     include_str!("../../src/mysql/migrations/0002_consumers.down.sql"),
     "DELETE FROM semel_migrations WHERE version > 1;"

@@ -214,6 +214,15 @@ async fn what_consumers_did_is_told() {
     semel_testkit::suites::insight::consumers_are_known_by_what_they_did(store, &inbox).await;
 }
 
+#[tokio::test]
+async fn outages_are_known_while_they_last() {
+    let database = database!();
+    let silence =
+        async || database.run("update semel.outages set seen_at = seen_at - interval '31 s'").await;
+    semel_testkit::suites::insight::outages_are_known_while_they_last(&database.store, silence)
+        .await;
+}
+
 /// The log of changes, and how far a pipeline is.
 #[tokio::test]
 async fn what_is_known_of_the_work_is_told() {

@@ -70,6 +70,7 @@ async fn long_names_that_were_parked_before_are_found_after_the_migration() {
     let database = database!();
     database
         .run(concat!(
+            include_str!("../../src/postgres/migrations/0006_outages_beside_0003.down.sql"),
             include_str!("../../src/postgres/migrations/0005_long_names_beside_0003.down.sql"),
             "delete from semel.migrations where version > 4;"
         ))

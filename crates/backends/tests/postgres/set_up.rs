@@ -11,16 +11,18 @@ use semel_testkit::workload::{delivered_numbers, event, events};
 
 use super::{database, unmigrated, url_of};
 
-const ALL: [&str; 5] = [
+const ALL: [&str; 6] = [
     "0001_tables",
     "0002_consumers",
     "0003_claimants",
     "0004_polling_beside_0003",
     "0005_long_names_beside_0003",
+    "0006_outages_beside_0003",
 ];
 
 /// What takes back all but the first, the latest first.
 const BACK_TO_THE_FIRST: &str = concat!(
+    include_str!("../../src/postgres/migrations/0006_outages_beside_0003.down.sql"),
     include_str!("../../src/postgres/migrations/0005_long_names_beside_0003.down.sql"),
     include_str!("../../src/postgres/migrations/0004_polling_beside_0003.down.sql"),
     include_str!("../../src/postgres/migrations/0003_claimants.down.sql"),

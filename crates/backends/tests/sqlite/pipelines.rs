@@ -304,6 +304,14 @@ async fn what_is_known_of_the_work_is_told() {
 }
 
 #[tokio::test]
+async fn outages_are_known_while_they_last() {
+    let database = Database::new().await;
+    let silence = async || database.clock.advance(Duration::from_secs(31));
+    semel_testkit::suites::insight::outages_are_known_while_they_last(&database.store, silence)
+        .await;
+}
+
+#[tokio::test]
 async fn old_progress_is_thinned_out() {
     let database = Database::new().await;
     database.clock.advance(Duration::from_secs(100_000));

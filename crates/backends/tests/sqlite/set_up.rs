@@ -11,8 +11,11 @@ use semel_testkit::workload::{by_lane, event as numbered};
 
 use super::Database;
 
-/// What takes back all but the first.
+const ALL: [&str; 3] = ["0001_tables", "0002_consumers", "0003_outages_beside_0002"];
+
+/// What takes back all but the first, the latest first.
 const BACK_TO_THE_FIRST: &str = concat!(
+    include_str!("../../src/sqlite/migrations/0003_outages_beside_0002.down.sql"),
     include_str!("../../src/sqlite/migrations/0002_consumers.down.sql"),
     "DELETE FROM semel_migrations WHERE version > 1;"
 );
@@ -20,7 +23,7 @@ const BACK_TO_THE_FIRST: &str = concat!(
 #[tokio::test]
 async fn migrating_twice_changes_nothing() {
     let database = Database::unmigrated().await;
-    assert_eq!(database.store.migrate().await.unwrap(), ["0001_tables", "0002_consumers"]);
+    assert_eq!(database.store.migrate().await.unwrap(), ALL);
     write(&database.store).await;
     assert!(database.store.migrate().await.unwrap().is_empty());
     let mut source = database.store.source("orders").await.unwrap();
@@ -32,7 +35,7 @@ async fn of_two_that_migrate_at_once_one_does() {
     let database = Database::unmigrated().await;
     let other = database.again().await;
     let (one, two) = tokio::join!(database.store.migrate(), other.migrate());
-    assert_eq!(one.unwrap().len() + two.unwrap().len(), 2);
+    assert_eq!(one.unwrap().len() + two.unwrap().len(), ALL.len());
 }
 
 /// Four write through connections of their own, as other processes would: each waits for its turn, and
@@ -45,7 +48,7 @@ async fn a_live_file_is_brought_up_to_date() {
     let mut tx = database.store.begin().await.unwrap();
     sqlx::raw_sql(BACK_TO_THE_FIRST).execute(&mut *tx).await.unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(database.store.status().await.unwrap().missing, ["0002_consumers"]);
+    assert_eq!(database.store.status().await.unwrap().missing, ALL[1..]);
 
     let migrated = Arc::new(AtomicBool::new(false));
     let mut writers = Vec::new();
@@ -66,7 +69,7 @@ async fn a_live_file_is_brought_up_to_date() {
             written
         }));
     }
-    assert_eq!(database.store.migrate().await.unwrap(), ["0002_consumers"]);
+    assert_eq!(database.store.migrate().await.unwrap(), ALL[1..]);
     migrated.store(true, Ordering::SeqCst);
     let written: Vec<u64> = join_all(writers).await.into_iter().map(|done| done.unwrap()).collect();
     let mut source = database.store.source("orders").await.unwrap();
@@ -95,7 +98,7 @@ async fn missing_tables_say_what_to_run() {
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-SCHEMA-MISSING"));
     assert_eq!(failure.fix(), Some("run `semel migrate up --database URL`"));
     let status = database.store.status().await.unwrap();
-    assert_eq!((status.present, status.latest, status.is_current()), (0, 2, false));
+    assert_eq!((status.present, status.latest, status.is_current()), (0, ALL.len(), false));
 
     let mut tx = database.store.begin().await.unwrap();
     let error = database.store.outbox().append(&mut tx, event()).await.unwrap_err();
@@ -108,7 +111,7 @@ async fn tables_of_another_version_are_refused() {
     set_version(&database.store, "DELETE FROM semel_migrations").await;
     let older = database.store.source("orders").await.unwrap_err();
     assert_eq!((older.fault(), older.code()), (Fault::Misconfigured, "E-SCHEMA-MISSING"));
-    assert_eq!(database.store.status().await.unwrap().missing, ["0001_tables", "0002_consumers"]);
+    assert_eq!(database.store.status().await.unwrap().missing, ALL);
 
     set_version(&database.store, "INSERT INTO semel_migrations VALUES (99, '0099_later', '')")
         .await;
@@ -125,7 +128,7 @@ async fn tables_of_another_version_are_refused() {
 #[tokio::test]
 async fn later_tables_that_say_so_are_worked_with() {
     let database = Database::new().await;
-    let later = "INSERT INTO semel_migrations VALUES (3, '0003_later_beside_0002', '')";
+    let later = "INSERT INTO semel_migrations VALUES (4, '0004_later_beside_0003', '')";
     set_version(&database.store, later).await;
     assert!(database.store.source("orders").await.is_ok());
     assert!(database.store.status().await.unwrap().is_current());

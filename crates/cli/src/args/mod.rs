@@ -79,7 +79,7 @@ pub(crate) enum Command {
     /// Stand in front of a service in any language, and give it idempotency keys
     #[cfg(feature = "proxy")]
     Proxy(ProxyOptions),
-    /// How many events are in which state
+    /// How many events are in which state, and which sinks cannot be reached
     Status(StatusOptions),
     /// Rates of every pipeline, and of the aggregate types of events written just now
     Top(TopOptions),

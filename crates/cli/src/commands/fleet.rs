@@ -332,7 +332,7 @@ impl Fleet {
     }
 
     fn launch(&mut self, ready: Ready) {
-        let Ready { name, place, fingerprint, group, upkeep, .. } = ready;
+        let Ready { name, place, fingerprint, group, outages, upkeep, .. } = ready;
         tracing::info!(pipeline = name, "relay started: {place}");
         let (stopper, stop) = Stop::new();
         let (drain, since) = (self.drain, Instant::now());
@@ -341,7 +341,9 @@ impl Fleet {
         let member = Member { fingerprint, stopper, upkeep, since, leaving: false };
         self.members.insert(name.clone(), member);
         let run = async move {
-            let ended = if drain { group.drain(stop).await } else { group.run(stop).await };
+            let work =
+                async { if drain { group.drain(stop).await } else { group.run(stop).await } };
+            let ended = outages.during(work).await;
             ended.map_err(|failure| Problem::new(failure, place, EFFECT))
         };
         self.running.spawn(async move { (name, alone(run).await) });

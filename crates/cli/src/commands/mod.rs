@@ -22,6 +22,7 @@ pub(crate) mod keys;
 mod life;
 pub(crate) mod migrate;
 mod migrate_down;
+mod outages;
 #[cfg(feature = "page")]
 mod page;
 pub(crate) mod pages;

@@ -8,6 +8,7 @@ use semel_core::coordination::Share;
 use semel_core::{Failure, Sink};
 use semel_relay::{Fanout, Group, Pulse, Relay, Routed};
 
+use super::outages::Outages;
 use super::relay::EFFECT;
 use super::retention;
 #[cfg(feature = "page")]
@@ -21,6 +22,8 @@ pub(super) struct Ready {
     pub(super) place: String,
     pub(super) fingerprint: u64,
     pub(super) group: Group,
+    /// What tells the database of outages while it runs.
+    pub(super) outages: Outages,
     /// What deletes its old events while it runs.
     pub(super) upkeep: Option<BoxFuture<'static, ()>>,
     #[cfg(feature = "page")]
@@ -45,12 +48,16 @@ impl Ready {
             let admin = database.admin(&name, pipeline.source.mapping.as_ref());
             retention::keep(name.clone(), admin, retention).boxed()
         });
-        let group = connect(pipeline, database, drain).await.map_err(problem)?;
+        let sinks = pipeline.sinks.iter().map(|sink| sink.name.clone()).collect();
+        let insight = database.insight();
+        let (group, relay) = connect(pipeline, database, drain).await.map_err(problem)?;
+        let (group, told) = (group.with_pulse(pulse.clone()), name.clone());
         Ok(Self {
             name,
             place,
             fingerprint,
-            group: group.with_pulse(pulse),
+            group,
+            outages: Outages { pipeline: told, relay, sinks, insight, pulse },
             upkeep,
             #[cfg(feature = "page")]
             view,
@@ -66,11 +73,12 @@ async fn open(pipeline: &Pipeline) -> Result<Arc<dyn Database>, Failure> {
     Ok(database.into())
 }
 
+/// The group, and what the relay is called in it.
 async fn connect(
     pipeline: Pipeline,
     database: Arc<dyn Database>,
     drain: bool,
-) -> Result<Group, Failure> {
+) -> Result<(Group, String), Failure> {
     let Pipeline { name, source, sinks, routing, settings, team, alert, .. } = pipeline;
     let (mapping, mut following) = (source.mapping, source.following);
     let mut listening = Vec::new();
@@ -85,6 +93,7 @@ async fn connect(
     }
     let Team { coordination, lease } = team;
     let member = database.member(&name, coordination.shares(), lease)?;
+    let relay = member.name().to_owned();
     let mut shared = Vec::new();
     for sink in sinks {
         shared.push((sink.name, sink.connect.for_shares(drain).await?));
@@ -95,7 +104,7 @@ async fn connect(
         None => None,
     };
     let opened = name.clone();
-    Ok(Group::new(name, member, coordination, move |share| {
+    let group = Group::new(name, member, coordination, move |share| {
         // For as long as the group lives.
         let _ = &listening;
         let (database, alert) = (Arc::clone(&database), alert.clone());
@@ -113,7 +122,8 @@ async fn connect(
                 None => relay,
             })
         }
-    }))
+    });
+    Ok((group, relay))
 }
 
 /// The sink of a share, or several as one.

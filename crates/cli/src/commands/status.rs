@@ -1,4 +1,4 @@
-//! `semel status`: how every pipeline is doing.
+//! `semel status`: how every pipeline is doing, and which sinks cannot be reached.
 
 use semel_core::admin::{State, Stats};
 use semel_core::diagnosis::{Log, Needs, Severity};
@@ -12,7 +12,7 @@ use super::screen::Screen;
 use crate::args::StatusOptions;
 use crate::config::{Config, Pipeline};
 use crate::exit::{Exit, Problem};
-use crate::output::{Align, Format, Table, age, print_json};
+use crate::output::{Align, Format, Table, age, plain, print, print_json};
 use crate::wiring::Mode;
 
 pub(crate) async fn run(options: &StatusOptions) -> Result<Exit, Problem> {
@@ -62,7 +62,8 @@ impl Place {
                         None => News::Tailing,
                         Some(why) => News::Polling(why),
                     };
-                    all.push((pipeline.name.clone(), stats, news));
+                    let outages = outages(desk, pipeline).await?;
+                    all.push(Row { name: pipeline.name.clone(), stats, news, outages });
                 }
                 Ok(all)
             }
@@ -90,18 +91,58 @@ fn told(pipeline: &Value) -> Row {
         (_, Some(why)) => News::Polling(why.to_owned()),
         _ => News::Unknown,
     };
-    (name, Stats { counts, oldest_pending, parked_lanes }, news)
+    let outages = pipeline["outages"].as_array().cloned().unwrap_or_default();
+    Row { name, stats: Stats { counts, oldest_pending, parked_lanes }, news, outages }
+}
+
+/// Why its sinks cannot be reached, as its relays tell the database.
+async fn outages(desk: &Desk, pipeline: &Pipeline) -> Result<Vec<Value>, Problem> {
+    let outages = desk.database.insight().outages(&pipeline.name).await;
+    let outages = outages.map_err(|failure| desk.problem(failure))?;
+    Ok(outages.iter().map(|outage| json!(outage)).collect())
 }
 
 fn show(rows: &[Row], format: Format) {
     match format {
-        Format::Text => table(rows).print(),
+        Format::Text => {
+            let outages =
+                rows.iter().flat_map(|row| row.outages.iter().map(|one| in_words(row, one)));
+            print(&(table(rows).text() + &outages.collect::<String>()));
+        }
         Format::Json => print_json(&rows.iter().map(json).collect::<Vec<_>>()),
     }
 }
 
-/// A pipeline, its numbers, and how it learns of new events.
-type Row = (String, Stats, News);
+/// One outage, in the shape of all that goes wrong.
+fn in_words(row: &Row, outage: &Value) -> String {
+    let word = |key: &str| plain(outage[key].as_str().unwrap_or_default());
+    let sink = match word("sink") {
+        name if name.is_empty() => "its sink".to_owned(),
+        name => format!("its sink {name}"),
+    };
+    let fix = match word("fix") {
+        fix if fix.is_empty() => "nothing here: look after the broker".to_owned(),
+        fix => fix,
+    };
+    format!(
+        "\noutage[{}]  {} cannot reach {sink}: {}\n  where   relay {}\n  since   {}\n  \
+         effect  events wait, no attempt is counted and none is lost; it goes on by itself\n  \
+         run     {fix}\n",
+        word("code"),
+        plain(&row.name),
+        word("error"),
+        word("relay"),
+        word("since"),
+    )
+}
+
+/// A pipeline, its numbers, how it learns of new events, and why its sinks cannot be reached.
+struct Row {
+    name: String,
+    stats: Stats,
+    news: News,
+    outages: Vec<Value>,
+}
 
 enum News {
     Tailing,
@@ -195,7 +236,7 @@ fn table(all: &[Row]) -> Table<10> {
         ("OLDEST PENDING", Right),
         ("NEW EVENTS", Left),
     ]);
-    for (name, stats, news) in all {
+    for Row { name, stats, news, .. } in all {
         let [pending, publishing, published, failed, dead, discarded] =
             stats.counts.map(|count| count.to_string());
         table.row([
@@ -214,7 +255,7 @@ fn table(all: &[Row]) -> Table<10> {
     table
 }
 
-fn json((name, stats, news): &Row) -> Value {
+fn json(Row { name, stats, news, outages }: &Row) -> Value {
     let (tailing, polling) = match news {
         News::Tailing => (Some(true), None),
         News::Polling(why) => (Some(false), Some(why)),
@@ -224,6 +265,7 @@ fn json((name, stats, news): &Row) -> Value {
     let mut value = json!({
         "pipeline": name,
         "parked_aggregates": stats.parked_lanes,
+        "outages": outages,
         "tailing": tailing,
         "polling_because": polling,
         "oldest_pending_age_seconds": stats.oldest_pending.map(|age| age.as_secs_f64()),

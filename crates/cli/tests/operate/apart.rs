@@ -13,6 +13,11 @@ use crate::shop::Shop;
 fn endpoint(is_back: &Arc<AtomicBool>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
+    serve(listener, is_back);
+    address
+}
+
+pub(super) fn serve(listener: TcpListener, is_back: &Arc<AtomicBool>) {
     let is_back = Arc::clone(is_back);
     thread::spawn(move || {
         for connection in listener.incoming() {
@@ -34,7 +39,6 @@ fn endpoint(is_back: &Arc<AtomicBool>) -> String {
             write!(connection, "HTTP/1.1 {status}\r\n{head}\r\n\r\n").ok();
         }
     });
-    address
 }
 
 #[test]

@@ -7,6 +7,8 @@ mod canary;
 mod config;
 mod drain;
 mod init;
+#[cfg(feature = "webhook")]
+mod outages;
 mod pages;
 mod reload;
 mod secrets;

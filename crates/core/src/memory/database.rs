@@ -13,7 +13,7 @@ use super::letters::Letters;
 use super::{MemoryOutbox, lock};
 use crate::clock::{Clock, SystemClock};
 use crate::event::{Event, EventId};
-use crate::insight::AuditEntry;
+use crate::insight::{AuditEntry, OutageView};
 
 /// A database in memory. Clones share the same data.
 ///
@@ -54,6 +54,8 @@ pub(super) struct Committed {
     pub(super) inbox: HashMap<(String, EventId), Seen>,
     /// What operators changed.
     pub(super) audit: Vec<AuditEntry>,
+    /// By pipeline and relay, and when each was told of last.
+    pub(super) outages: BTreeMap<(String, String), (OutageView, Timestamp)>,
     pub(super) marks: HashMap<(String, String), u64>,
     pub(super) letters: Letters,
     numbers: BTreeMap<String, i64>,

@@ -3,19 +3,53 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 
 use super::MemoryDatabase;
 use crate::event::EventId;
 use crate::failure::Failure;
 use crate::inbox::Tally;
-use crate::insight::{AuditEntry, ConsumerView, EffectView, Insight, Workings};
+use crate::insight::{AuditEntry, ConsumerView, EffectView, Insight, Outage, OutageView, Workings};
 
 #[async_trait]
 impl Insight for MemoryDatabase {
-    async fn workings(&self, _pipeline: &str) -> Result<Workings, Failure> {
+    async fn workings(&self, pipeline: &str) -> Result<Workings, Failure> {
+        let outages = self.outages(pipeline).await?;
         let committed = self.committed();
         let (written, settled) = committed.log.progress();
-        Ok(Workings { written: Some(written), settled: Some(settled), ..Workings::default() })
+        let (written, settled) = (Some(written), Some(settled));
+        Ok(Workings { written, settled, outages, ..Workings::default() })
+    }
+
+    async fn outages(&self, pipeline: &str) -> Result<Vec<OutageView>, Failure> {
+        let now = self.now();
+        let committed = self.committed();
+        let all = committed.outages.iter().filter(|((of, _), _)| of == pipeline);
+        let mut all: Vec<_> = all
+            .filter(|(_, (_, told))| holds(*told, now))
+            .map(|(_, (outage, _))| outage.clone())
+            .collect();
+        all.sort_by_key(|outage| outage.since);
+        Ok(all)
+    }
+
+    async fn tell_outage(
+        &self,
+        pipeline: &str,
+        relay: &str,
+        outage: Option<&Outage>,
+    ) -> Result<(), Failure> {
+        let now = self.now();
+        let outages = &mut self.committed().outages;
+        outages.retain(|_, (_, told)| holds(*told, now));
+        let place = (pipeline.to_owned(), relay.to_owned());
+        let Some(outage) = outage.cloned() else {
+            outages.remove(&place);
+            return Ok(());
+        };
+        let since = outages.get(&place).map_or(now, |(known, _)| known.since);
+        outages.insert(place, (OutageView { relay: relay.to_owned(), outage, since }, now));
+        Ok(())
     }
 
     async fn consumers(&self) -> Result<Vec<ConsumerView>, Failure> {
@@ -77,4 +111,9 @@ impl Insight for MemoryDatabase {
         let earlier = |entry: &&AuditEntry| before.is_none_or(|before| entry.id < before);
         Ok(committed.audit.iter().rev().filter(earlier).take(limit).cloned().collect())
     }
+}
+
+/// Whether an outage that was told of then is one still.
+fn holds(told: Timestamp, now: Timestamp) -> bool {
+    now.duration_since(told).unsigned_abs() <= Outage::HOLDS
 }

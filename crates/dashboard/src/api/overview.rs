@@ -11,6 +11,7 @@ use axum::{Extension, Json};
 use futures_util::{Stream, stream};
 use semel_core::Timestamp;
 use semel_core::admin::State as EventState;
+use semel_core::insight::OutageView;
 use serde::Serialize;
 
 use crate::Dashboard;
@@ -94,6 +95,10 @@ struct Summary {
     /// Events by state; nothing before the first look.
     states: Option<BTreeMap<&'static str, u64>>,
     relays: usize,
+    /// How many of them work, as far as the database knows.
+    working: Option<usize>,
+    /// Why relays cannot reach its sinks, as they tell the database.
+    outages: Vec<OutageView>,
     /// Whether the log tells of new events, and why not; nothing before the first look.
     tailing: Option<bool>,
     polling_because: Option<String>,
@@ -123,11 +128,20 @@ impl Summary {
             trouble: track.trouble.clone(),
             states: last.map(|sample| count(sample)),
             relays: last.map_or(0, |sample| sample.workings.relays.len()),
+            working: last.and_then(|sample| working(sample)),
+            outages: last.map(|sample| sample.workings.outages.clone()).unwrap_or_default(),
             tailing: why_polling.as_ref().map(Option::is_none),
             polling_because: why_polling.flatten(),
             point: last.map(|sample| Point::of(sample)),
         }
     }
+}
+
+/// Whoever keeps no books of what was written keeps none of relays.
+fn working(sample: &Sample) -> Option<usize> {
+    let workings = &sample.workings;
+    let working = workings.relays.iter().filter(|relay| !relay.shares.is_empty()).count();
+    workings.written.map(|_| working)
 }
 
 #[derive(Serialize)]

@@ -8,6 +8,7 @@ mod documented;
 mod effects;
 mod gauges;
 mod live;
+mod outages;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -180,6 +180,7 @@ impl Conductor {
                 self.unsettled.add(tag.receipt, Outcome::Delivered, tag.bytes);
             }
             self.lanes.finish(occupied);
+            self.see_whether_reached();
             return;
         }
         let judge = Judge { settings: &self.settings, now, parking: self.guarantees.parking };
@@ -198,6 +199,20 @@ impl Conductor {
         }
         self.rearrange(judgement.stopped);
         self.lanes.finish(occupied);
+        self.see_whether_reached();
+    }
+
+    /// A call that ended, well or not, while the circuit is closed: the outage is over.
+    fn see_whether_reached(&self) {
+        if self.sink_circuit.is_closed() {
+            self.tell_outage(None);
+        }
+    }
+
+    fn tell_outage(&self, why: Option<&Failure>) {
+        if let Some(turning) = &self.turning {
+            turning.waits_for_sink(why);
+        }
     }
 
     fn note_failure(&mut self, message: &Message, failure: Failure, decision: Decision) {
@@ -269,6 +284,10 @@ impl Conductor {
                 self.sink_circuit.close();
                 self.metrics.sink_up(true);
                 tracing::info!(pipeline = self.name, "the sink can be reached");
+                // Of a sink that answers probes and takes no events, only a call tells.
+                if !self.lanes.has_ready() {
+                    self.tell_outage(None);
+                }
             }
             Err(failure) if matches!(failure.fault(), Fault::Misconfigured | Fault::Refused) => {
                 self.give_up(failure);
@@ -293,6 +312,7 @@ impl Conductor {
             self.sink_circuit.rest(now, wait);
         }
         self.metrics.sink_up(false);
+        self.tell_outage(Some(failure));
     }
 
     fn source_failed(&mut self, failure: &Failure) {

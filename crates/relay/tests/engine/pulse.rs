@@ -6,12 +6,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use semel_core::coordination::Coordination;
 use semel_core::memory::{MemoryBroker, MemoryDatabase, MemoryGroup};
-use semel_core::{Batch, Failure, Guarantees, Holding, Limit, Settlement, Source};
+use semel_core::{Batch, Failure, Guarantees, Holding, Limit, Published, Settlement, Source};
 use semel_relay::{Doing, Group, Pulse, Relay, Settings, Stop};
 use semel_testkit::clock::VirtualClock;
 use tokio::time::sleep;
 
-use crate::scripted::Scripted;
+use crate::scripted::{Bench, Scripted};
 
 const BEAT: Duration = Duration::from_secs(1);
 
@@ -49,8 +49,36 @@ async fn a_loop_that_waits_for_the_end_of_an_outage_is_alive() {
     let relay = Relay::new("orders", MemoryDatabase::new().source(), sink.clone());
     let _running = tokio::spawn(relay.with_pulse(pulse.clone()).run(Stop::never()));
     lives_on(&pulse, Doing::WaitingForSink).await;
+    assert_eq!(pulse.outages()["orders"].code(), "E-TEST");
     sink.set_reachable(Ok(()));
     lives_on(&pulse, Doing::Working).await;
+    assert!(pulse.outages().is_empty());
+}
+
+/// It is known why, whatever the probes say, until an event goes through.
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_answers_probes_and_takes_no_events_is_an_outage() {
+    let (pulse, is_full) = (Pulse::every(BEAT), Arc::new(Mutex::new(true)));
+    let full = Arc::clone(&is_full);
+    let sink = Scripted::new(move |_| {
+        let is_full = *full.lock().unwrap();
+        async move {
+            match is_full {
+                true => Published::None(Failure::unavailable("E-FULL", "no room")),
+                false => Published::All,
+            }
+        }
+    });
+    let bench = Bench::with(&["a:1"]).await;
+    let _running = tokio::spawn(bench.relay(&sink).with_pulse(pulse.clone()).run(Stop::never()));
+    sleep(BEAT).await;
+    for _ in 0..1000 {
+        sleep(Duration::from_millis(7)).await;
+        assert_eq!(pulse.outages()["test"].code(), "E-FULL");
+    }
+    *is_full.lock().unwrap() = false;
+    sleep(BEAT).await;
+    assert!(pulse.outages().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use semel_core::inbox::Tally;
-use semel_core::{EventId, InboxStore, Insight};
+use semel_core::insight::Outage;
+use semel_core::{EventId, Failure, InboxStore, Insight};
 
 /// Consumers: what took effect for each, when, for which event, and what they counted themselves.
 ///
@@ -62,4 +63,44 @@ pub async fn the_log_of_changes_is_kept(insight: &dyn Insight) {
     assert!(workings.relays.is_empty(), "{workings:?}");
     assert!(workings.written.is_some());
     insight.consumers().await.expect("consumers");
+}
+
+/// Outages: each relay has one in a pipeline; it is known since when, and until it is told to be over or
+/// not told of any more. `silence` lets more than [`Outage::HOLDS`] pass.
+///
+/// # Panics
+/// When it is not so.
+pub async fn outages_are_known_while_they_last(insight: &dyn Insight, silence: impl AsyncFn()) {
+    let down = |what: &str| Outage::of(&Failure::unavailable("E-DOWN", what), &["out"]);
+    let tell = async |relay: &str, outage: Option<&Outage>| {
+        insight.tell_outage("orders", relay, outage).await.expect("told");
+    };
+    let known = async || insight.outages("orders").await.expect("outages");
+    assert!(known().await.is_empty());
+    tell("r1", Some(&down("refused"))).await;
+    let first = known().await;
+    assert_eq!((first[0].relay.as_str(), &first[0].outage), ("r1", &down("refused")));
+    assert_eq!(insight.workings("orders").await.expect("workings").outages, first);
+    assert!(insight.outages("payments").await.expect("outages").is_empty());
+
+    let fix = "look after \"the broker's\"\n host";
+    let late = Outage::of(&Failure::unavailable("E-LATE", "no \0 answer").with_fix(fix), &["", ""]);
+    tell("r1", Some(&late)).await;
+    let second = known().await;
+    assert_eq!((second.len(), second[0].since), (1, first[0].since), "it is the same outage");
+    let Outage { sink, code, error, fix: told } = &second[0].outage;
+    assert_eq!((sink, code.as_str(), told.as_deref()), (&None, "E-LATE", Some(fix)));
+    assert!(error.starts_with("no ") && error.ends_with(" answer"), "{error:?}");
+
+    tell("r2", Some(&down("refused"))).await;
+    tell("r1", None).await;
+    tell("r1", None).await;
+    let left = known().await;
+    assert_eq!((left.len(), left[0].relay.as_str()), (1, "r2"));
+    silence().await;
+    assert!(known().await.is_empty(), "r2 is gone");
+    tell("r2", Some(&down("refused"))).await;
+    assert!(known().await[0].since > left[0].since, "it is another outage");
+    tell("r2", None).await;
+    assert!(known().await.is_empty());
 }

@@ -61,6 +61,7 @@ const NEEDED: &[(&str, &str, &[&str])] = &[
     ("semel_parked", "pipeline", ALL),
     ("semel_member", "pipeline", ALL),
     ("semel_share", "pipeline", ALL),
+    ("semel_outages", "pipeline", ALL),
     ("semel_mapped", "pipeline", ALL),
     ("semel_mapped_parked", "pipeline", ALL),
     ("semel_audit", "pipeline", ALL_BUT_DELETE),

@@ -20,6 +20,7 @@ const NEEDED: &[(&str, &[&str])] = &[
     ("parked", &["select", "insert", "update", "delete"]),
     ("member", &["select", "insert", "update", "delete"]),
     ("share", &["select", "insert", "update", "delete"]),
+    ("outages", &["select", "insert", "update", "delete"]),
     ("mapped", &["select", "insert", "update", "delete"]),
     ("mapped_parked", &["select", "insert", "update", "delete"]),
     ("audit", &["select", "insert"]),
