@@ -109,7 +109,7 @@ async fn what_consumers_did_is_told() {
 async fn outages_are_known_while_they_last() {
     let database = database!();
     let silence = async || {
-        database.run("UPDATE semel_outages SET seen_at = seen_at - INTERVAL 31 SECOND").await
+        database.run("UPDATE semel_outages SET seen_at = seen_at - INTERVAL 31 SECOND").await;
     };
     semel_testkit::suites::insight::outages_are_known_while_they_last(&database.store, silence)
         .await;

@@ -73,6 +73,32 @@ fn shop_of(events: &[(&str, &str, String)], parked: usize) -> (Shop, Relay) {
 }
 
 #[test]
+fn a_sink_that_another_relay_cannot_reach_is_shown_with_why_and_what_to_run() {
+    let Some(browser) = Browser::open() else { return };
+    let (shop, relay) = shop_with_dead_letters();
+    // Said until the year 2100.
+    shop.execute(
+        "INSERT INTO semel_outages (pipeline, relay, sink, code, error, fix, since, seen_at) VALUES
+         ('orders', 'r1', 'out', 'E-TEST', 'refused', 'look after it', 1, 4102444800000000)",
+    );
+    browser.go(&relay.url);
+    browser.wait_for("orders cannot reach its sink out: refused (E-TEST), for");
+    browser.wait_for("To run: look after it");
+    browser.click("#nav a[href$='/sinks']");
+    for text in ["orders cannot reach out", "look after it", "none is lost", "since"] {
+        browser.wait_for(text);
+    }
+    for width in [360, 1280] {
+        browser.size(width, 900);
+        let wide = browser.run("return document.documentElement.scrollWidth - innerWidth");
+        assert!(wide.as_f64().unwrap() <= 0.0, "{wide} too wide at {width}");
+    }
+    shop.execute("DELETE FROM semel_outages");
+    browser.wait_for("reached");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
 fn every_page_loads_and_asks_nobody_else() {
     let Some(browser) = Browser::open() else { return };
     let (shop, relay) = shop_with_dead_letters();
