@@ -49,6 +49,62 @@ fn codes_below(folder: &Path, codes: &mut BTreeSet<String>) {
     }
 }
 
+/// A row of a table without its test would be no more than a promise.
+#[test]
+fn every_test_that_a_table_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut functions = BTreeSet::new();
+    for folder in ["crates", "tests"] {
+        functions_below(&root.join(folder), &mut functions);
+    }
+    let backends = fs::read_dir(root.join("docs/backends")).unwrap();
+    let backends = backends.map(|entry| entry.unwrap().path());
+    let (mut missing, mut count) = (Vec::new(), 0);
+    for page in backends.chain([root.join("docs/configuration.md")]) {
+        for name in shown_by(&fs::read_to_string(&page).unwrap()) {
+            count += 1;
+            let is_there = match name.strip_suffix('…') {
+                Some(start) => functions.iter().any(|function| function.starts_with(start)),
+                None => functions.contains(&name),
+            };
+            if !is_there {
+                missing.push(format!("{}: {name}", page.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "no such test:\n{}", missing.join("\n"));
+    assert!(count > 200, "{count} names are all that was found");
+}
+
+fn functions_below(folder: &Path, functions: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            functions_below(&path, functions);
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            let named = text.split("fn ").skip(1).filter_map(|rest| rest.split(['(', '<']).next());
+            functions.extend(named.map(str::to_owned));
+        }
+    }
+}
+
+/// What the last column of the tables of a page names, where that is for tests.
+fn shown_by(page: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut in_table = false;
+    for line in page.lines() {
+        let begins = ["| test |", "| shown by |"].iter().any(|column| line.ends_with(column));
+        in_table = line.starts_with('|') && (in_table || begins);
+        let last = line.trim_end_matches('|').rsplit('|').next().filter(|_| in_table);
+        let quoted = last.unwrap_or_default().split('`').skip(1).step_by(2);
+        let is_name =
+            |text: &&str| text.chars().all(|c| c.is_ascii_alphanumeric() || "_…".contains(c));
+        names.extend(quoted.filter(is_name).map(str::to_owned));
+    }
+    names
+}
+
 /// A reader can type it as it stands.
 #[test]
 fn the_commands_of_the_examples_are_told_as_they_are() {

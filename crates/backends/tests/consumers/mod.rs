@@ -1,6 +1,8 @@
 //! Consumers as a service writes them, on each database: typed handlers, unique constraints, events
 //! that follow from events, dead letters.
 
+mod strategies;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

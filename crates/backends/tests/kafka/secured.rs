@@ -1,9 +1,14 @@
 //! Users, permissions and encryption. SCRAM and TLS need the feature `tls`.
 
-use semel_backends::kafka::{Mechanism, Sasl, Tls};
+use std::time::Duration;
+
+use semel_backends::kafka::{KafkaConfig, KafkaSubscriptionConfig, Mechanism, Sasl, Tls};
 use semel_core::coordination::Share;
-use semel_core::{EventId, Fault, InboxStore, Message, Sink, Verdict};
+use semel_core::{
+    Batch, EventId, Failure, Fault, InboxStore, Limit, Message, Sink, Source, Verdict,
+};
 use semel_testkit::workload::event;
+use tokio::time::{sleep, timeout};
 
 use super::lab::Lab;
 use super::{config, expect, failure, messages, publish, topics};
@@ -160,4 +165,77 @@ async fn a_certificate_that_the_broker_trusts_is_a_user() {
     let missing = trusting().identity(lab.file("relay.pem"), lab.file("no-such.key"));
     let failure = config(&lab.certified).tls(missing).connect().await.unwrap_err();
     expect(&failure, Fault::Misconfigured, "E-KAFKA-CONFIG");
+}
+
+/// What comes of reading first: messages, or the reason why there never will be any.
+async fn read(config: &KafkaSubscriptionConfig) -> Result<Batch, Failure> {
+    let reading = async {
+        let mut source = config.connect().await?;
+        loop {
+            match source.next_batch(Limit::default()).await {
+                Ok(batch) if batch.deliveries.is_empty() => {}
+                Err(failure) if failure.fault() == Fault::Unavailable => {}
+                said => return said,
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(60), reading).await.expect("messages, or a reason")
+}
+
+#[tokio::test]
+async fn a_consumer_that_is_not_let_in_ends() {
+    let Some(lab) = Lab::open().await else { return };
+    let topic = topics::random_topic();
+    for name in [&topic, &format!("{topic}.dead")] {
+        topics::create(&lab.plain, name, &[]).await;
+    }
+    let login = |mechanism| config(&lab.sasl).sasl(Sasl::new(mechanism, "admin", "guessed"));
+    let stranger = Tls::default()
+        .ca_file(lab.file("broker.pem"))
+        .identity(lab.file("stranger.pem"), lab.file("stranger.key"));
+    let cases: [(KafkaConfig, &str); 4] = [
+        (login(Mechanism::Plain), "E-KAFKA-AUTH"),
+        (login(Mechanism::ScramSha512), "E-KAFKA-AUTH"),
+        (config(&lab.tls).tls(Tls::default()), "E-KAFKA-TLS"),
+        (config(&lab.certified).tls(stranger), "E-KAFKA-TLS"),
+    ];
+    for (config, code) in cases {
+        let failure = read(&config.subscription("billing", &[&topic]).unwrap()).await.unwrap_err();
+        expect(&failure, Fault::Misconfigured, code);
+        assert!(!format!("{failure:?} {failure}").contains("guessed"));
+    }
+}
+
+/// What reading needs, one permission after the other.
+#[tokio::test]
+async fn a_consumer_without_permission_ends() {
+    let Some(lab) = Lab::open().await else { return };
+    let topic = topics::random_topic();
+    let (dead, group) = (&format!("{topic}.dead"), &format!("billing-{topic}"));
+    for name in [&topic, dead] {
+        topics::create(&lab.plain, name, &[]).await;
+    }
+    let sent = event("a", 1);
+    publish(&super::sink(&lab.plain).await, &messages(&topic, [sent.clone()])).await;
+    let read_as = async |user: &str| {
+        let user = Sasl::new(Mechanism::Plain, user, format!("{user}-secret"));
+        read(&config(&lab.sasl).sasl(user).subscription(group, &[&topic]).unwrap()).await
+    };
+    let expect_missing = async |user: &str, what: &str| {
+        let failure = read_as(user).await.unwrap_err();
+        expect(&failure, Fault::Misconfigured, "E-KAFKA-ACL");
+        assert!(failure.to_string().contains(what), "{failure:?}");
+    };
+    expect_missing("nobody", "").await;
+    // Who may write nowhere may not even be a producer, of dead letters.
+    lab.allow_clerk(&["--operation", "Write", "--topic", dead]);
+    expect_missing("clerk", &topic).await;
+    lab.allow_clerk(&["--operation", "Describe", "--topic", &topic]);
+    expect_missing("clerk", "Group authorization").await;
+    lab.allow_clerk(&["--operation", "Read", "--group", group]);
+    expect_missing("clerk", "Topic authorization").await;
+    lab.allow_clerk(&["--operation", "Read", "--topic", &topic]);
+    let batch = read_as("clerk").await.unwrap();
+    assert_eq!(batch.deliveries[0].message.event.id, sent.id);
 }

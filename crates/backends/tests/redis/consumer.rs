@@ -1,12 +1,16 @@
 //! All of it together: stream, group, engine, inbox, effect.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
 use bytes::Bytes;
 use redis::cmd;
 use semel_backends::redis::{RedisConfig, RedisInbox, RedisSubscription, RedisTx};
-use semel_core::{Event, Failure, Message, Published, Sink, Verdict};
-use semel_relay::{Consumer, Relay, Stop, handler_fn};
-use semel_testkit::workload::lanes;
-use tokio::time::timeout;
+use semel_core::{Event, Failure, HandlerError, Message, Published, Schedule, Sink, Verdict};
+use semel_relay::{Consumer, Relay, Settings, Stop, handler_fn};
+use semel_testkit::workload::{events, lanes, number};
+use tokio::time::{sleep, timeout};
 
 use super::{PATIENCE, Stream, random_name};
 
@@ -63,6 +67,78 @@ async fn a_dead_letter_takes_effect_once_when_its_stream_is_read() {
     }
     let counted: Vec<u64> = stream.reader.ask(cmd("HVALS").arg(&effects)).await;
     assert_eq!(counted, [1]);
+}
+
+/// While it is tried again and again, with more behind it than may be in flight.
+#[tokio::test]
+async fn other_lanes_flow_while_a_poisoned_message_is_tried_again() {
+    let Some(stream) = Stream::fresh().await else { return };
+    let url = format!("redis://{}", stream.proxy.address());
+    let effects = random_name("effects");
+    let (attempts, is_enough) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let handler = {
+        let (effects, attempts, is_enough) = (effects.clone(), attempts.clone(), is_enough.clone());
+        handler_fn(move |tx: &mut RedisTx, message: &Message| {
+            let (lane, number) = (&message.event.aggregate_id, number(&message.event));
+            let poisoned = lane == "a" && number == 0;
+            tx.queue(cmd("RPUSH").arg(&effects).arg(format!("{lane}{number}")));
+            attempts.fetch_add(poisoned.into(), Ordering::Relaxed);
+            let is_enough = is_enough.load(Ordering::Relaxed);
+            Box::pin(async move {
+                match poisoned {
+                    true if is_enough => Err(HandlerError::reject("enough")),
+                    true => Err(HandlerError::retry("never")),
+                    false => Ok(Bytes::new()),
+                }
+            })
+        })
+    };
+    let settings = Settings {
+        batch_events: 4,
+        in_flight_events: 8,
+        schedule: Schedule::new(vec![Duration::from_millis(50); 100_000]),
+        ..Settings::default()
+    };
+    let inbox = RedisConfig::new(&url).unwrap().key_prefix(format!("{effects}:"));
+    let inbox = inbox.connect_inbox().await.unwrap();
+    let consumer = Consumer::builder("billing", inbox).settings(settings).build_with(handler);
+    let member = RedisConfig::new(&url).unwrap().subscribe("billing", [stream.name.as_str()]);
+    let (stopper, stop) = Stop::new();
+    let running = tokio::spawn(consumer.run(member.open().await.unwrap(), stop));
+
+    let until = async |what: &str, happened: &dyn Fn(&[String]) -> bool| {
+        let waiting = async {
+            loop {
+                let effects: Vec<String> =
+                    stream.reader.ask(cmd("LRANGE").arg(&effects).arg(0).arg(-1)).await;
+                if happened(&effects) {
+                    return effects;
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("{what}"))
+    };
+    assert!(stream.publish(events("a", 0..40)).await.all_confirmed());
+    let lane = |lane: &str, numbers: std::ops::Range<u64>| -> Vec<String> {
+        numbers.map(|number| format!("{lane}{number}")).collect()
+    };
+    for wave in 1..=3 {
+        let before = attempts.load(Ordering::Relaxed);
+        until("it is tried again", &|_| attempts.load(Ordering::Relaxed) > before + 1).await;
+        assert!(stream.publish(events("b", (wave - 1) * 10..wave * 10)).await.all_confirmed());
+        let flowing = until("others flow", &|effects| effects.len() as u64 >= wave * 10).await;
+        assert_eq!(flowing, lane("b", 0..wave * 10), "and nothing of its own lane");
+    }
+    let dead = format!("{}.dead", stream.name);
+    assert_eq!(stream.reader.count(&dead).await, 0, "it is still tried");
+
+    is_enough.store(true, Ordering::Relaxed);
+    let all = until("its lane goes on without it", &|effects| effects.len() >= 69).await;
+    assert_eq!(all, [lane("b", 0..30), lane("a", 1..40)].concat());
+    assert_eq!(stream.reader.count(&dead).await, 1);
+    stopper.stop();
+    timeout(PATIENCE, running).await.expect("an end").unwrap().unwrap();
 }
 
 async fn consume(effects: &str, inbox: RedisInbox, subscription: RedisSubscription) {
