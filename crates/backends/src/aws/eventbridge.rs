@@ -9,8 +9,8 @@ use aws_config::SdkConfig;
 use aws_sdk_eventbridge::Client;
 use aws_sdk_eventbridge::primitives::DateTime;
 use aws_sdk_eventbridge::types::PutEventsRequestEntry;
-use semel_core::{Failure, Fault};
 use semel_core::wire::Format;
+use semel_core::{Failure, Fault};
 use serde_json::Value;
 use tokio::time::Instant;
 

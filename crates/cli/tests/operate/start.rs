@@ -135,7 +135,9 @@ fn an_alert_that_nobody_can_be_sent_holds_up_no_pipeline() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let alert = |address: &str| {
         let timeout = "timeout = \"120s\"";
-        format!("alert = \"ops\"\n[sink.ops]\ntype = \"redis\"\nurl = \"redis://{address}\"\n{timeout}")
+        format!(
+            "alert = \"ops\"\n[sink.ops]\ntype = \"redis\"\nurl = \"redis://{address}\"\n{timeout}"
+        )
     };
     let silent_address = silent.local_addr().unwrap().to_string();
     for (name, address) in [("First", &*silent_address), ("Second", "127.0.0.1:1")] {

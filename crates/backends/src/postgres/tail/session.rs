@@ -14,8 +14,8 @@ use uuid::Uuid;
 use super::super::types::Snapshot;
 use super::address::config;
 use super::heard::Heard;
-use super::publication::PUBLICATION;
 use super::held_back;
+use super::publication::PUBLICATION;
 use super::refusal::{of_session, refused};
 
 /// What the log tells, as long as this value lives. Its slot is gone with it.
