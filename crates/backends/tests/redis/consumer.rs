@@ -8,7 +8,7 @@ use bytes::Bytes;
 use redis::cmd;
 use semel_backends::redis::{RedisConfig, RedisInbox, RedisSubscription, RedisTx};
 use semel_core::{Event, Failure, HandlerError, Message, Published, Schedule, Sink, Verdict};
-use semel_relay::{Consumer, Relay, Settings, Stop, handler_fn};
+use semel_relay::{Consumer, Handler, Relay, Settings, Stop, handler_fn};
 use semel_testkit::workload::{events, lanes, number};
 use tokio::time::{sleep, timeout};
 
@@ -69,30 +69,37 @@ async fn a_dead_letter_takes_effect_once_when_its_stream_is_read() {
     assert_eq!(counted, [1]);
 }
 
+/// The first message of lane `a` fails always, and is refused when that is enough.
+fn poisoned(
+    effects: &str,
+    attempts: &Arc<AtomicU64>,
+    is_enough: &Arc<AtomicBool>,
+) -> impl Handler<RedisTx> + 'static {
+    let (effects, attempts) = (effects.to_owned(), Arc::clone(attempts));
+    let is_enough = Arc::clone(is_enough);
+    handler_fn(move |tx: &mut RedisTx, message: &Message| {
+        let (lane, number) = (&message.event.aggregate_id, number(&message.event));
+        tx.queue(cmd("RPUSH").arg(&effects).arg(format!("{lane}{number}")));
+        let outcome = if lane != "a" || number != 0 {
+            Ok(Bytes::new())
+        } else if is_enough.load(Ordering::Relaxed) {
+            Err(HandlerError::reject("enough"))
+        } else {
+            attempts.fetch_add(1, Ordering::Relaxed);
+            Err(HandlerError::retry("never"))
+        };
+        Box::pin(async { outcome })
+    })
+}
+
 /// While it is tried again and again, with more behind it than may be in flight.
 #[tokio::test]
 async fn other_lanes_flow_while_a_poisoned_message_is_tried_again() {
     let Some(stream) = Stream::fresh().await else { return };
     let url = format!("redis://{}", stream.proxy.address());
     let effects = random_name("effects");
-    let (attempts, is_enough) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-    let handler = {
-        let (effects, attempts, is_enough) = (effects.clone(), attempts.clone(), is_enough.clone());
-        handler_fn(move |tx: &mut RedisTx, message: &Message| {
-            let (lane, number) = (&message.event.aggregate_id, number(&message.event));
-            let poisoned = lane == "a" && number == 0;
-            tx.queue(cmd("RPUSH").arg(&effects).arg(format!("{lane}{number}")));
-            attempts.fetch_add(poisoned.into(), Ordering::Relaxed);
-            let is_enough = is_enough.load(Ordering::Relaxed);
-            Box::pin(async move {
-                match poisoned {
-                    true if is_enough => Err(HandlerError::reject("enough")),
-                    true => Err(HandlerError::retry("never")),
-                    false => Ok(Bytes::new()),
-                }
-            })
-        })
-    };
+    let (attempts, is_enough) = (Arc::default(), Arc::default());
+    let handler = poisoned(&effects, &attempts, &is_enough);
     let settings = Settings {
         batch_events: 4,
         in_flight_events: 8,
