@@ -7,6 +7,7 @@
 
 #![cfg(all(
     feature = "postgres",
+    feature = "page",
     any(feature = "kafka", feature = "rabbitmq", feature = "nats", feature = "redis")
 ))]
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "helpers of tests may panic")]

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -35,7 +37,7 @@ impl Run {
         let folder = tempfile::tempdir().unwrap();
         let config = format!(
             "[source.orders]\nurl = \"{}\"\n[sink.out]\n{}\n[pipeline.orders]\nfrom = \"orders\"\n\
-             to = \"out\"\ntopic = \"semel-outage\"\n",
+             to = \"out\"\ntopic = \"semel-outage\"\n[http]\nlisten = \"127.0.0.1:0\"\n",
             database.address(),
             (broker.sink)(&server)
         );
@@ -101,12 +103,33 @@ impl Run {
         began.elapsed()
     }
 
-    /// An outage uses up no attempt: nothing failed, waits or died.
+    /// An outage uses up no attempt: nothing failed, waits or died, and nothing ever did since the
+    /// relay began.
     pub(crate) fn assert_nothing_failed(&self) {
         let status = self.status();
         for state in ["failed", "dead", "parked_aggregates"] {
             assert_eq!(status[state], 0, "{state}: {status}");
         }
+        let metrics = self.metrics();
+        assert!(metrics.contains("semel_events_published_total{"), "{metrics}");
+        let mut attempts = metrics.lines().filter(|line| {
+            line.starts_with("semel_events_failed_total{") && !line.contains("\"unavailable\"")
+        });
+        assert_eq!(attempts.next(), None, "{}", self.log());
+    }
+
+    /// What the relay counts.
+    fn metrics(&self) -> String {
+        let log = self.log();
+        let (_, rest) = log.split_once("metrics on http://").unwrap();
+        let mut relay = TcpStream::connect(rest.split('/').next().unwrap()).unwrap();
+        relay.set_read_timeout(Some(PATIENCE)).unwrap();
+        relay
+            .write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            .unwrap();
+        let mut answer = String::new();
+        relay.read_to_string(&mut answer).unwrap();
+        answer
     }
 }
 
