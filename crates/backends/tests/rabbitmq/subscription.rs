@@ -9,7 +9,7 @@ use lapin::BasicProperties;
 use lapin::options::{BasicGetOptions, BasicPublishOptions};
 use lapin::types::{AMQPValue, FieldTable, LongString};
 use semel_backends::rabbitmq::{
-    QueueKind, RabbitmqConfig, RabbitmqQueue, RabbitmqSink, RabbitmqSubscription,
+    ExchangeKind, QueueKind, RabbitmqConfig, RabbitmqQueue, RabbitmqSink, RabbitmqSubscription,
     RabbitmqSubscriptionConfig,
 };
 use semel_core::outbox::AppendError;
@@ -21,6 +21,7 @@ use semel_testkit::services::{Service, service};
 use semel_testkit::suites::source::SourceProbe;
 use semel_testkit::suites::subscription::{DeadLetter, SubscriptionProbe};
 use semel_testkit::workload::{Drive, ids, lanes};
+use tokio::sync::OnceCell;
 use tokio::time::{sleep, timeout};
 
 use super::{PATIENCE, Reader, behind_proxy, publish, random_name, text};
@@ -47,6 +48,8 @@ pub(super) struct Queue<const MEMBERS: u8> {
     through: String,
     proxy: Proxy,
     pub(super) sink: RabbitmqSink,
+    /// To the exchange of all groups, once there is more than one.
+    to_all: OnceCell<RabbitmqSink>,
     pub(super) reader: Reader,
     letters: Mutex<Vec<DeadLetter>>,
 }
@@ -74,7 +77,11 @@ impl<const MEMBERS: u8> Queue<MEMBERS> {
     }
 
     async fn member(&self) -> RabbitmqSubscription {
-        let config = self.config(&self.through, &self.name);
+        self.member_of(&self.name).await
+    }
+
+    async fn member_of(&self, queue: &str) -> RabbitmqSubscription {
+        let config = self.config(&self.through, queue);
         timeout(PATIENCE, config.connect()).await.expect("an answer").expect("connected")
     }
 }
@@ -94,7 +101,8 @@ impl<const MEMBERS: u8> Probe for Queue<MEMBERS> {
         let config = RabbitmqConfig::new(&direct).unwrap().declare_queue(Self::queue(&name));
         let sink = timeout(PATIENCE, config.connect()).await.unwrap().unwrap();
         let reader = Reader::open(&direct).await;
-        Some(Self { name, direct, through, proxy, sink, reader, letters: Mutex::default() })
+        let (to_all, letters) = (OnceCell::new(), Mutex::default());
+        Some(Self { name, direct, through, proxy, sink, to_all, reader, letters })
     }
 }
 
@@ -111,7 +119,8 @@ impl<const MEMBERS: u8> WriteProbe for Queue<MEMBERS> {
     }
 
     async fn commit(&self, tx: Vec<Event>) {
-        assert!(publish(&self.sink, &self.name, tx).await.all_confirmed());
+        let sink = self.to_all.get().unwrap_or(&self.sink);
+        assert!(publish(sink, &self.name, tx).await.all_confirmed());
     }
 }
 
@@ -161,6 +170,18 @@ impl<const MEMBERS: u8> SubscriptionProbe for Queue<MEMBERS> {
         let declared = self.reader.channel.basic_qos(0, Default::default());
         timeout(PATIENCE, declared).await.unwrap().unwrap();
         Ok(())
+    }
+
+    /// A queue of its own, bound to the same exchange.
+    async fn open_other_group(&self) -> Result<RabbitmqSubscription, Skip> {
+        let other = random_name("another");
+        let config = RabbitmqConfig::new(&self.direct).unwrap().exchange(&self.name).unwrap();
+        let config = config.declare_exchange(ExchangeKind::Fanout);
+        let bound = |queue| Self::queue(queue).bound_by("#").unwrap();
+        let config = config.declare_queue(bound(&self.name)).declare_queue(bound(&other));
+        let sink = timeout(PATIENCE, config.connect()).await.unwrap().unwrap();
+        self.to_all.set(sink).expect("one other group is enough");
+        Ok(self.member_of(&other).await)
     }
 
     fn shares(&self) -> Ran {
