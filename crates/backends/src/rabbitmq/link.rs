@@ -134,8 +134,12 @@ impl Dialler {
             if answer.take_message().is_some() {
                 return Ok(false);
             }
+            if !acknowledged {
+                // The channel may be told no for ever, see the sink.
+                return Err(rejected());
+            }
             link.give_back(channel);
-            if acknowledged { Ok(true) } else { Err(rejected()) }
+            Ok(true)
         };
         let limit = self.config.timeout;
         let done = timeout(limit, publish).await;

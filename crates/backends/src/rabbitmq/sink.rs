@@ -60,6 +60,7 @@ impl RabbitmqSink {
     ) -> Result<(), Failure> {
         let RabbitmqConfig { exchange, format, timeout, .. } = &*self.config;
         let channel = in_time(deadline, *timeout, link.channel()).await?;
+        let mut is_told_no = false;
         while !waves.current().is_empty() {
             // Asks only whom it heard of; to join a few would ask all of them whenever one is answered.
             let mut sending = FuturesUnordered::new();
@@ -72,12 +73,16 @@ impl RabbitmqSink {
             let mut answers = Answers::default();
             let answered = in_time(deadline, *timeout, answers.hear(&mut sending)).await;
             for (place, result) in answers.certain(sending) {
+                is_told_no |= result.as_ref().is_err_and(|it| it.fault() == Fault::Transient);
                 waves.settle(place, result);
             }
             answered?;
             waves.advance();
         }
-        link.give_back(channel);
+        // A channel that met a quorum queue without a leader is told no for ever.
+        if !is_told_no {
+            link.give_back(channel);
+        }
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! RabbitMQ against the shared suite and against each line of its table of errors.
 
+mod cluster;
 mod errors;
 mod letters;
 mod order;

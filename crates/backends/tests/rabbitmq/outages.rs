@@ -12,6 +12,9 @@ use tokio::time::{sleep, timeout};
 
 use super::{PATIENCE, Queue, Reader, failure_of, publish};
 
+/// How soon events flow when the broker is there again, on a machine with much else to do.
+const SOON: Duration = Duration::from_secs(10);
+
 /// The outcome is unknown: the event comes again, with the same id, and order holds.
 #[tokio::test]
 async fn a_cut_between_sending_and_confirming_repeats_and_loses_nothing() {
@@ -57,8 +60,10 @@ async fn a_killed_or_frozen_broker_is_an_outage_and_passes() {
     let failure = failure_of(publish(&sink, "orders", [event("a", 10)]).await);
     assert_eq!((failure.fault(), failure.code()), (Fault::Unavailable, "E-RABBITMQ-DOWN"));
     server.restart();
+    let back = Instant::now();
     until_ready(&sink).await;
-    until_confirmed(&sink, events("a", 10..20)).await;
+    until_confirmed(&sink, "orders", events("a", 10..20)).await;
+    assert!(back.elapsed() < SOON, "{:?}", back.elapsed());
 
     server.freeze();
     let failure = failure_of(publish(&sink, "orders", [event("a", 20)]).await);
@@ -66,8 +71,10 @@ async fn a_killed_or_frozen_broker_is_an_outage_and_passes() {
     let failure = timeout(PATIENCE, sink.check()).await.unwrap().unwrap_err();
     assert_eq!(failure.fault(), Fault::Unavailable);
     server.thaw();
+    let back = Instant::now();
     until_ready(&sink).await;
-    until_confirmed(&sink, events("a", 20..30)).await;
+    until_confirmed(&sink, "orders", events("a", 20..30)).await;
+    assert!(back.elapsed() < SOON, "{:?}", back.elapsed());
 
     let mut arrived = numbers(&Reader::open(server.address()).await.arrived("orders").await);
     arrived.dedup();
@@ -82,28 +89,46 @@ async fn alarms_are_outages_and_missing_rights_are_misconfigured() {
     let sink = private_sink(&server).await;
     assert!(publish(&sink, "orders", [event("a", 0)]).await.all_confirmed());
 
-    control(&server, &["set_vm_memory_high_watermark", "0.000001"]);
-    // Only a connection that publishes is told; the first call finds out by waiting.
-    let failure = failure_of(publish(&sink, "orders", [event("a", 1)]).await);
-    assert_eq!(failure.fault(), Fault::Unavailable, "{failure:?}");
-    let failure = timeout(PATIENCE, sink.check()).await.unwrap().unwrap_err();
-    assert_eq!((failure.fault(), failure.code()), (Fault::Unavailable, "E-RABBITMQ-BLOCKED"));
-    let failure = failure_of(publish(&sink, "orders", [event("a", 1)]).await);
-    assert_eq!(failure.code(), "E-RABBITMQ-BLOCKED", "at once");
-    control(&server, &["set_vm_memory_high_watermark", "0.6"]);
-    until_ready(&sink).await;
-    assert!(publish(&sink, "orders", events("a", 1..4)).await.all_confirmed());
+    let alarms = [
+        (1, "set_vm_memory_high_watermark", ["0.000001", "0.6"]),
+        (4, "set_disk_free_limit", ["1000000GB", "50MB"]),
+    ];
+    for (first, setting, [alarming, usual]) in alarms {
+        control(&server, &[setting, alarming]);
+        // Only a connection that publishes is told; the first call finds out by waiting.
+        let failure = failure_of(publish(&sink, "orders", [event("a", first)]).await);
+        assert_eq!(failure.fault(), Fault::Unavailable, "{failure:?}");
+        let failure = timeout(PATIENCE, sink.check()).await.unwrap().unwrap_err();
+        assert_eq!((failure.fault(), failure.code()), (Fault::Unavailable, "E-RABBITMQ-BLOCKED"));
+        let failure = failure_of(publish(&sink, "orders", [event("a", first)]).await);
+        assert_eq!(failure.code(), "E-RABBITMQ-BLOCKED", "{setting}: at once");
+        control(&server, &[setting, usual]);
+        until_ready(&sink).await;
+        assert!(publish(&sink, "orders", events("a", first..first + 3)).await.all_confirmed());
+    }
 
-    control(&server, &["add_user", "reader", "secret"]);
-    control(&server, &["set_permissions", "reader", "", "", ".*"]);
+    // To configure, to write, to read.
+    for (user, rights) in [("reader", ["", "", ".*"]), ("writer", [".*", ".*", ""])] {
+        control(&server, &["add_user", user, "secret"]);
+        control(&server, &[&["set_permissions", user], &rights[..]].concat());
+    }
     let url = server.address();
-    let config = RabbitmqConfig::new(url).unwrap().credentials("reader", &Secret::new("secret"));
-    let sink = timeout(PATIENCE, config.connect()).await.unwrap().unwrap();
+    let known_as =
+        |user| RabbitmqConfig::new(url).unwrap().credentials(user, &Secret::new("secret"));
+    let sink = timeout(PATIENCE, known_as("reader").connect()).await.unwrap().unwrap();
     let failure = failure_of(publish(&sink, "orders", [event("a", 9)]).await);
     assert_eq!((failure.fault(), failure.code()), (Fault::Misconfigured, "E-RABBITMQ-ACCESS"));
+    // One may not make the queue of dead letters, the other may not read.
+    for user in ["reader", "writer"] {
+        let config = known_as(user).subscription("orders").unwrap();
+        let failure = timeout(PATIENCE, config.connect()).await.unwrap().expect_err(user);
+        let said = (failure.fault(), failure.code());
+        assert_eq!(said, (Fault::Misconfigured, "E-RABBITMQ-ACCESS"), "{user}: {failure:?}");
+        assert!(failure.fix().is_some(), "{user}: {failure:?}");
+    }
     let mut arrived = numbers(&Reader::open(url).await.arrived("orders").await);
     arrived.dedup();
-    assert_eq!(arrived, [0, 1, 2, 3]);
+    assert_eq!(arrived, (0..7).collect::<Vec<_>>());
 }
 
 /// Or else it would be sent again for ever, with whatever is beside it.
@@ -163,10 +188,10 @@ async fn until_ready(sink: &RabbitmqSink) {
 }
 
 /// A queue may need a moment longer than its broker; until then it is an outage.
-async fn until_confirmed(sink: &RabbitmqSink, events: Vec<Event>) {
+pub(super) async fn until_confirmed(sink: &RabbitmqSink, topic: &str, events: Vec<Event>) {
     let confirm = async {
         loop {
-            let published = publish(sink, "orders", events.clone()).await;
+            let published = publish(sink, topic, events.clone()).await;
             if published.all_confirmed() {
                 return;
             }
@@ -176,10 +201,10 @@ async fn until_confirmed(sink: &RabbitmqSink, events: Vec<Event>) {
     timeout(PATIENCE, confirm).await.expect("they are confirmed");
 }
 
-/// Runs the broker's own administration tool. Where its node is, only its process knows.
-fn control(server: &Private, arguments: &[&str]) {
-    let port = server.address().rsplit_once(':').unwrap().1.split('/').next().unwrap();
-    let node = format!("RABBITMQ_NODENAME=semel-{port}@localhost");
+/// What the broker's own administration tool says. Where its node is, only its process knows.
+pub(super) fn control(server: &Private, arguments: &[&str]) -> String {
+    let node = std::fs::read_to_string(server.folder().join("node_name")).unwrap();
+    let node = format!("RABBITMQ_NODENAME={}", node.trim());
     let environment = std::fs::read_dir("/proc").unwrap().find_map(|process| {
         let environment = std::fs::read(process.unwrap().path().join("environ")).ok()?;
         let environment = String::from_utf8_lossy(&environment).into_owned();
@@ -195,4 +220,5 @@ fn control(server: &Private, arguments: &[&str]) {
         .output()
         .expect("rabbitmqctl runs");
     assert!(done.status.success(), "{arguments:?}: {done:?}");
+    String::from_utf8(done.stdout).unwrap()
 }
