@@ -12,7 +12,8 @@ const card = (pipeline, context) => {
   const { name, level, point, states } = pipeline;
   const waits = states ? states.pending + states.publishing : null;
   const to = pipeline.to.map((sink) => sink.name + (sink.kind && sink.kind !== sink.name ? ` (${sink.kind})` : "")).join(" and ");
-  const fix = pipeline.outages[0]?.fix ?? pipeline.trouble?.fix;
+  const outage = pipeline.working === 0 ? null : pipeline.outages[0];
+  const fix = (pipeline.trouble ?? outage)?.fix;
   const way = [pipeline.from, to].filter(Boolean).join("  →  ");
   return h("button", {
     type: "button", class: "card pipeline", "aria-pressed": String(name === context.pipeline),

@@ -44,8 +44,9 @@ export const sources = async (root, context) => {
         : "Beyond the limit the relay lets the log go and polls: no event is lost.")));
 };
 
-// Whether a sink is reached, as the relays of its pipeline tell the database.
-const reach = ({ outages, working }, name) => {
+// Whether a sink is reached, as the relays of its pipeline tell the database; of one that cannot be asked nobody knows.
+const reach = ({ outages, working, trouble }, name) => {
+  if (trouble) return badge("idle", "not known");
   const mine = outages.find(({ sink }) => sink === null || sink === name);
   if (mine) {
     const state = badge("bad", "outage");
@@ -56,20 +57,21 @@ const reach = ({ outages, working }, name) => {
   return working ? badge("good", "reached") : badge("idle", "no relay works");
 };
 
-const why = ({ pipeline, relay, sink, code, error, fix }) =>
+const why = ({ pipeline, works, relay, sink, code, error, fix }) =>
   h("section", { class: "card block", "aria-label": "Outage" },
     h("div", { class: "head" }, h("h2", {}, pipeline + " cannot reach " + (sink || "its sink")), h("code", {}, code)),
     h("p", { class: "wrap" }, error),
     facts([
       ["to run", fix || "nothing here: look after the broker"],
-      ["meanwhile", "events wait, no attempt is counted and none is lost; it goes on by itself"],
+      ["meanwhile", "events wait, no attempt is counted and none is lost; " + (works ? "it goes on by itself" : "no relay works on them now")],
       relay && ["relay", h("code", { class: "wrap" }, relay)],
     ]));
 
 export const sinks = async (root, context) => {
   const { pipelines } = context.overview;
   const rows = pipelines.flatMap((pipeline) => pipeline.to.map((sink) => ({ ...sink, pipeline })));
-  const outages = pipelines.flatMap((pipeline) => pipeline.outages.map((outage) => ({ ...outage, pipeline: pipeline.name })));
+  const asked = pipelines.filter(({ trouble }) => !trouble);
+  const outages = asked.flatMap(({ name, working, outages: all }) => all.map((outage) => ({ ...outage, pipeline: name, works: working !== 0 })));
   show(root, head("Sinks", context, "Where events go, and whether the relays reach it: each tells the database while it does not.", "of all pipelines"),
     rows.length === 0 ? empty("No sinks are named.") : table("Sinks", [
       ["sink", ({ name }) => h("strong", {}, name)],

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::insight::{Insight, Outage};
+use semel_core::{Failure, Fault};
 use semel_relay::Pulse;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -36,7 +37,7 @@ impl Outages {
             never = self.tell(&mut told) => match never {},
         };
         if told.is_some() {
-            self.say(None).await;
+            self.say(None, &mut true).await;
         }
         done
     }
@@ -44,6 +45,7 @@ impl Outages {
     async fn tell(&self, told: &mut Option<Outage>) -> Infallible {
         let mut again = Instant::now();
         let mut failed = false;
+        let mut is_refused = false;
         loop {
             sleep(LOOKS).await;
             let failure = self.pulse.outages().remove(&self.pipeline);
@@ -52,7 +54,7 @@ impl Outages {
             let is_news = outage != *told && !failed;
             if is_news || is_due && (outage.is_some() || told.is_some()) {
                 again = Instant::now() + AGAIN;
-                failed = !self.say(outage.as_ref()).await;
+                failed = !self.say(outage.as_ref(), &mut is_refused).await;
                 // What was perhaps told is taken back in the end.
                 *told = if failed { told.take().or(outage) } else { outage };
             }
@@ -60,14 +62,28 @@ impl Outages {
     }
 
     /// Whether it is told now.
-    async fn say(&self, outage: Option<&Outage>) -> bool {
+    async fn say(&self, outage: Option<&Outage>, was_refused: &mut bool) -> bool {
         let telling = self.insight.tell_outage(&self.pipeline, &self.relay, outage);
-        let why = match timeout(PATIENCE, telling).await {
+        match timeout(PATIENCE, telling).await {
             Ok(Ok(())) => return true,
-            Ok(Err(failure)) => format!("{}: {failure}", failure.code()),
-            Err(_) => "no answer in time".to_owned(),
-        };
-        tracing::debug!(pipeline = self.pipeline, "cannot tell the database of an outage: {why}");
+            Ok(Err(failure)) if failure.fault() == Fault::Misconfigured && !*was_refused => {
+                *was_refused = true;
+                self.complain(&failure);
+            }
+            Ok(Err(failure)) => tracing::debug!(%failure, "the database is not told of an outage"),
+            Err(_) => tracing::debug!("the database takes too long to be told of an outage"),
+        }
         false
+    }
+
+    /// It will not get better by itself.
+    fn complain(&self, failure: &Failure) {
+        tracing::warn!(
+            pipeline = self.pipeline,
+            code = failure.code(),
+            fix = failure.fix().unwrap_or("semel check --fix-sql"),
+            "cannot tell the database of an outage: {failure}; events are not concerned, but status \
+             and page will not show it"
+        );
     }
 }

@@ -7,7 +7,7 @@ use super::*;
 #[tokio::test]
 async fn an_outage_is_told_whichever_process_serves_the_page() {
     let database = MemoryDatabase::new();
-    let app = over(&database, Access::default());
+    let app = over(&database, Access::open());
     let failure = Failure::unavailable("E-NATS-DOWN", "NATS: <b>refused</b>").with_fix("ask Ada");
     let outage = Outage::of(&failure, &["out"]);
     database.tell_outage("orders", "r1", Some(&outage)).await.unwrap();
