@@ -1,6 +1,7 @@
 //! How soon a source that the log tells of commits has an event, beside polling; and how fast it
 //! drains a backlog, beside `pg_recvlogical` on the same backlog. Both sides are in one run. Before
-//! that one transaction of a million events, and after it the memory that both took.
+//! that one transaction of a million events, and after it messages, which are carried from the log into the
+//! outbox, and the memory that all took.
 //! With the feature `kafka` also how fast a relay brings that backlog to Kafka, beside others whose
 //! events cost no database.
 //! `cargo bench -p semel-backends --features kafka,postgres --bench tail`
@@ -14,6 +15,8 @@
 #[cfg(feature = "kafka")]
 #[path = "tail/kafka.rs"]
 mod kafka;
+#[path = "tail/messages.rs"]
+mod messages;
 mod stopwatch;
 
 use std::error::Error;
@@ -57,6 +60,7 @@ async fn measure() -> Outcomes<()> {
     let (store, url) = fresh_store(&server).await?;
     large_transaction(&store, 1_000_000).await?;
     backlog(&store, &url, count, rounds).await?;
+    messages::carried(&store, &url, count).await?;
     // Before what keeps all events in memory for the sake of measuring.
     println!("resident memory at its highest: {} MiB (target 64)", peak_memory()? / 1024);
     #[cfg(feature = "kafka")]
@@ -128,7 +132,7 @@ async fn backlog(store: &PostgresStore, url: &str, count: usize, rounds: usize) 
         sqlx::query_scalar("select pg_current_wal_lsn()::text").fetch_one(store.pool()).await?;
     let (mut slots, mut sources) = (Vec::new(), Vec::new());
     for round in 0..rounds {
-        slots.push(receive(url, &format!("bench_{round}"), &end)?);
+        slots.push(receive(url, &format!("bench_{round}"), &end, false)?);
         let source =
             store.tailing_source(&format!("backlog {round}"), Tailing::WherePossible).await?;
         sources.push(drain(source).await?);
@@ -170,11 +174,12 @@ fn made(number: usize) -> Event {
 }
 
 /// What the server's own client takes to receive it all.
-fn receive(url: &str, slot: &str, end: &str) -> Outcomes<Duration> {
+fn receive(url: &str, slot: &str, end: &str, messages: bool) -> Outcomes<Duration> {
     let began = Instant::now();
     let status = Command::new("pg_recvlogical")
         .args(["--dbname", url, "--slot", slot, "--start", "--endpos", end, "--no-loop"])
         .args(["--option", "proto_version=1", "--option", "publication_names=bench"])
+        .args(["--option", &format!("messages={messages}")])
         .args(["--file", "/dev/null"])
         .stderr(Stdio::null())
         .status()?;

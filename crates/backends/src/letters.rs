@@ -48,6 +48,16 @@ pub(crate) fn of_its_end(
     }
 }
 
+/// There was nothing to commit any more: a statement of the handler ended the transaction, and the handler took no
+/// notice of its error.
+pub(crate) fn undone(error: &sqlx::Error) -> Failure {
+    let what = format!("nothing of the effect is left to commit: {error}");
+    Failure::transient("E-HANDLER-UNDONE", what).with_fix(
+        "a statement of the handler failed and the handler went on: let it return the error, or run the \
+         statement in a savepoint",
+    )
+}
+
 /// What an error means that an effect had: an outage of the database is one, and whatever else the
 /// database says is tried again, because it knows nothing of what the handler wanted. What only one
 /// statement had, such as a limit of its time, is no outage: with this message it would never end.

@@ -37,6 +37,11 @@ pub(super) fn is_of_statement(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Whether a savepoint is not there any more.
+pub(super) fn is_unmarked(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|error| number(error) == 1305)
+}
+
 fn classify(what: &str, error: sqlx::Error) -> Failure {
     let what = format!("MySQL: cannot {what}");
     let verdict = match &error {

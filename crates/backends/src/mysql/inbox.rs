@@ -10,9 +10,9 @@ use semel_core::{EventId, Failure};
 use sqlx::{AssertSqlSafe, MySql, Transaction};
 use uuid::Uuid;
 
-use super::error::{check_consumer, failure, is_of_statement};
-use super::store::{MysqlStore, changed, count, micros};
-use crate::letters::{of_its_end, stored};
+use super::error::{check_consumer, failure, is_of_statement, is_unmarked};
+use super::store::{COMMIT_MARKED, MysqlStore, changed, count, micros};
+use crate::letters::{of_its_end, stored, undone};
 
 /// The table `semel_inbox`. Made by [`MysqlStore::inbox`].
 ///
@@ -85,7 +85,7 @@ impl InboxStore for MysqlInbox {
     type Tx<'c> = Transaction<'c, MySql>;
 
     async fn begin(&self) -> Result<Transaction<'static, MySql>, Failure> {
-        self.store.begin().await
+        self.store.begin_marked().await
     }
 
     async fn record(
@@ -158,9 +158,12 @@ impl InboxStore for MysqlInbox {
             .map(drop)
     }
 
-    async fn commit(&self, tx: Self::Tx<'static>) -> Result<(), Failure> {
-        let committed = tx.commit().await;
-        committed.map_err(|error| of_its_end(error, is_of_statement, failure("commit")))
+    async fn commit(&self, mut tx: Self::Tx<'static>) -> Result<(), Failure> {
+        match sqlx::raw_sql(COMMIT_MARKED).execute(&mut *tx).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_unmarked(&error) => Err(undone(&error)),
+            Err(error) => Err(of_its_end(error, is_of_statement, failure("commit"))),
+        }
     }
 
     async fn rollback(&self, tx: Self::Tx<'static>) {

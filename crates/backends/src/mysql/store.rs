@@ -52,6 +52,14 @@ type HandedOut = HashMap<(String, u32), (u64, u64)>;
 /// Without gap locks: rows that are looked at and not there stop no writer.
 const BEGIN: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION";
 
+/// The same, with a mark that goes when the server ends the transaction, as in a deadlock: what comes afterwards would
+/// be committed each by itself, and a COMMIT would say that all is well.
+const BEGIN_MARKED: &str =
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; SAVEPOINT semel";
+
+/// Ends it, if it is still the same. Whoever drops it then rolls back nothing.
+pub(super) const COMMIT_MARKED: &str = "RELEASE SAVEPOINT semel; COMMIT";
+
 /// The same, and the server ends it when nothing happens in it. MySQL cannot tell that from a connection
 /// in which nothing happens.
 const BEGIN_BRIEF: &str = "\
@@ -88,6 +96,11 @@ impl MysqlStore {
     /// `Unavailable` when there is no connection to be had.
     pub async fn begin(&self) -> Result<Transaction<'static, MySql>, Failure> {
         begin_on(&self.pool, BEGIN).await
+    }
+
+    /// Opens a transaction of an effect.
+    pub(super) async fn begin_marked(&self) -> Result<Transaction<'static, MySql>, Failure> {
+        begin_on(&self.pool, BEGIN_MARKED).await
     }
 
     /// Opens a transaction of a relay, or of an operator who locks what relays need.

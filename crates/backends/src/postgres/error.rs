@@ -55,6 +55,12 @@ pub(super) fn is_of_statement(error: &sqlx::Error) -> bool {
     }
 }
 
+/// Whether there is no transaction any more, or one that has failed.
+pub(super) fn is_of_an_ended_transaction(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.is_some_and(|code| ["25P01", "25P02"].contains(&&*code))
+}
+
 /// The tables are not there. Nothing is lost: events cannot have been written without them.
 pub(super) fn schema_missing(what: impl Into<String>) -> Failure {
     let (fault, code, fix) = MISSING;

@@ -73,6 +73,13 @@ grant select on semel.readable, semel.events to {poller};
 do $$ begin create role {tailer}; exception when duplicate_object then null; end $$;
 alter role {tailer} with replication;
 grant {poller} to {tailer};
+-- From PostgreSQL 16 on: beside a busy table it has the server move slots on.
+do $$ begin
+    if to_regprocedure('pg_log_standby_snapshot()') is not null then
+        grant execute on function pg_log_standby_snapshot() to {tailer};
+    end if;
+exception when insufficient_privilege then null;
+end $$;
 
 -- Those who look: how many, which, and why they failed, without payloads.
 do $$ begin create role {viewer}; exception when duplicate_object then null; end $$;

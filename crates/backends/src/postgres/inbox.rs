@@ -10,10 +10,10 @@ use semel_core::inbox::{InboxStore, Opening, Seen, Tally};
 use semel_core::{EventId, Failure};
 use sqlx::{Postgres, Transaction};
 
-use super::error::{failure, is_of_statement};
+use super::error::{failure, is_of_an_ended_transaction, is_of_statement};
 use super::recording::{Doubt, NOT_PREPARED, PREPARE, opening};
 use super::store::{PostgresStore, changed, count, micros};
-use crate::letters::{of_its_end, stored};
+use crate::letters::{of_its_end, stored, undone};
 
 /// The table `semel.inbox`. Made by [`PostgresStore::inbox`].
 ///
@@ -201,9 +201,15 @@ impl InboxStore for PostgresInbox {
             .map(drop)
     }
 
-    async fn commit(&self, tx: Self::Tx<'static>) -> Result<(), Failure> {
-        let committed = tx.commit().await;
-        committed.map_err(|error| of_its_end(error, is_of_statement, failure("commit")))
+    async fn commit(&self, mut tx: Self::Tx<'static>) -> Result<(), Failure> {
+        // PostgreSQL answers the COMMIT of a transaction that has failed by rolling back, which sqlx takes for
+        // done. So something comes first that fails there, and then the next transaction, which the pool ends.
+        const COMMIT: &str = "select; commit and chain";
+        match sqlx::raw_sql(COMMIT).execute(&mut *tx).await {
+            Ok(_) => Ok(()),
+            Err(error) if is_of_an_ended_transaction(&error) => Err(undone(&error)),
+            Err(error) => Err(of_its_end(error, is_of_statement, failure("commit"))),
+        }
     }
 
     async fn rollback(&self, tx: Self::Tx<'static>) {

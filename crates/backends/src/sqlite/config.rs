@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::{Clock, Failure, SystemClock};
-use sqlx::ConnectOptions;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
+use sqlx::{ConnectOptions, Connection};
 
 use super::error::failure;
 use super::store::SqliteStore;
@@ -130,6 +130,10 @@ impl SqliteConfig {
             .idle_timeout(None)
             .max_lifetime(None)
             .test_before_acquire(false)
+            // A transaction that SQLite has ended by itself, for want of disk space, is open for ever to sqlx.
+            .before_acquire(|connection, _| {
+                Box::pin(async move { Ok(!connection.is_in_transaction()) })
+            })
             .connect_with(self.options.clone())
             .await
             .map_err(failure(&format!("open {file}")))

@@ -19,6 +19,12 @@ pub(super) fn failure(what: &str) -> impl FnOnce(sqlx::Error) -> Failure {
     move |error| classify(what, error)
 }
 
+/// Whether there is no transaction any more: SQLite ends one by itself, such as when its disk is full.
+pub(super) fn is_of_an_ended_transaction(error: &sqlx::Error) -> bool {
+    let error = error.as_database_error();
+    error.is_some_and(|error| error.message().contains("no transaction is active"))
+}
+
 fn classify(what: &str, error: sqlx::Error) -> Failure {
     let what = format!("SQLite: cannot {what}");
     let failure = match &error {

@@ -9,9 +9,9 @@ use semel_core::inbox::{InboxStore, Seen, Tally};
 use semel_core::{EventId, Failure};
 use sqlx::{Sqlite, Transaction};
 
-use super::error::failure;
+use super::error::{failure, is_of_an_ended_transaction};
 use super::store::SqliteStore;
-use crate::letters::stored;
+use crate::letters::{stored, undone};
 
 /// The table `semel_inbox`. Made by [`SqliteStore::inbox`].
 ///
@@ -129,7 +129,10 @@ impl InboxStore for SqliteInbox {
     }
 
     async fn commit(&self, tx: Self::Tx<'static>) -> Result<(), Failure> {
-        tx.commit().await.map_err(failure("commit"))
+        match tx.commit().await {
+            Err(error) if is_of_an_ended_transaction(&error) => Err(undone(&error)),
+            ended => ended.map_err(failure("commit")),
+        }
     }
 
     async fn rollback(&self, tx: Self::Tx<'static>) {

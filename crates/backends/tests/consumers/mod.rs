@@ -1,6 +1,7 @@
 //! Consumers as a service writes them, on each database: typed handlers, unique constraints, events
 //! that follow from events, dead letters.
 
+mod ignored;
 mod strategies;
 
 use std::sync::Arc;

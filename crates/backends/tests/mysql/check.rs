@@ -52,6 +52,17 @@ async fn settings_of_the_server() {
     assert!(unread.iter().all(|one| !one.code.starts_with("binlog")), "{unread:?}");
 }
 
+/// What an upgrade adds is not there yet, and everything else is looked at all the same.
+#[tokio::test]
+async fn tables_of_an_earlier_version() {
+    let database = database!();
+    let store = &database.store;
+    run(store, "DROP TABLE semel_outages").await;
+    run(store, "DELETE FROM semel_migrations ORDER BY version DESC LIMIT 1").await;
+    assert_ne!(finding(store, Log::Unread, "schema").await.severity, Severity::Good);
+    assert_eq!(finding(store, Log::Unread, "privileges").await.severity, Severity::Good);
+}
+
 #[tokio::test]
 async fn a_reader_with_the_number_of_the_server() {
     let Some(server) = Private::start(Service::Mysql) else { return };

@@ -114,15 +114,17 @@ fn replication(may: bool, user: &str, needs: &Needs) -> Finding {
 }
 
 /// Each pipeline takes one slot and one sender; those that tail already have them. So does the
-/// carrier of messages.
+/// carrier of messages. One more slot is there for a moment where others write much, so that slots
+/// move on.
 fn slots(look: &Look, messages: &Slot, needs: &Needs) -> Finding {
     const CODE: &str = "slots";
     let (_, _, _, most_slots, slots, most_senders, senders, ours, _) = *look;
     let needed = i64::try_from(prefixes(needs).len()).unwrap_or(i64::MAX);
     let lacks = |has: bool| i64::from(needs.messages && !has);
+    let moving = i64::from(needed > 0 || needs.messages);
     let mut sql = Vec::new();
     for (setting, most, used, more) in [
-        ("max_replication_slots", most_slots, slots, lacks(messages.exists)),
+        ("max_replication_slots", most_slots, slots, lacks(messages.exists) + moving),
         ("max_wal_senders", most_senders, senders, lacks(messages.is_read)),
     ] {
         let wanted = used - ours.min(used) + needed + more;
@@ -144,8 +146,8 @@ fn slots(look: &Look, messages: &Slot, needs: &Needs) -> Finding {
         ("", "events are published all the same, found at the poll interval instead of at once")
     };
     let what = format!(
-        "{needed} pipelines need a slot and a sender each{carrier}; {slots} of {most_slots} slots \
-         and {senders} of {most_senders} senders are in use"
+        "{needed} pipelines need a slot and a sender each{carrier}, and all together a slot more, with which slots \
+         are moved on; {slots} of {most_slots} slots and {senders} of {most_senders} senders are in use"
     );
     // Never a problem: somebody may give one back, and until then nothing is lost.
     Finding::advice(CODE, what)

@@ -49,7 +49,7 @@ pub(super) async fn look(
     } else {
         let what = format!("{name} lacks {} privileges of a relay", missing.len());
         Finding::problem("privileges", what)
-            .means("the relay stops where it needs them; events wait in the outbox")
+            .means("the relay stops where it needs them, and events wait in the outbox; without `outages` it goes on, and outages are not shown")
             .fixed_by("or grant the role poller of `semel grants`, which has them all")
             .with_sql(missing.join("\n"))
     });

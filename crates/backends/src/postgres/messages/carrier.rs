@@ -22,7 +22,7 @@ use super::super::error::failure;
 use super::super::outbox::insert_new;
 use super::super::pooler::LASTING;
 use super::super::store::PostgresStore;
-use super::super::tail::{config, of_session, refused};
+use super::super::tail::{config, keep_little, of_session, refused};
 use super::alive::{Session, look};
 use super::format;
 use super::page::{Page, received};
@@ -166,6 +166,7 @@ impl Carrier {
         let mut client = connected.map_err(|error| of_session(&error))?;
         let log_end = Lsn::from_u64(slot.log_end.unsigned_abs());
         let (mut session, mut page) = (Session::begin(), Page::default());
+        let mut keeping_little = pin!(keep_little(self.store.pool().clone(), &slot.name));
         loop {
             let turning = async {
                 page.fill(&mut client).await?;
@@ -174,6 +175,7 @@ impl Carrier {
             let next = tokio::select! {
                 biased;
                 next = turning => next?,
+                never = &mut keeping_little => match never {},
                 failure = session.gone(self.store.pool()) => {
                     // Dropped, it might wait for the server for ever.
                     client.abort();

@@ -1,9 +1,10 @@
-//! How much log the server keeps for a session that tails.
+//! How much log the server keeps for a slot that is read.
 //!
 //! The server moves a slot on where its log has a list of the transactions that run. It writes one every fifteen
-//! seconds, beside every checkpoint, and whenever a slot is made: so where others write much, one is made, and
-//! dropped at once.
+//! seconds, beside every checkpoint, for whoever may ask for it (from PostgreSQL 16 on), and whenever a slot is made.
+//! So where others write much it is asked, or a slot is made and dropped at once.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use sqlx::PgPool;
 use tokio::time::{Instant, sleep};
 
 use super::heard::Heard;
-use super::refusal::over_budget;
+use super::refusal::{over_budget, refused};
 use super::session::random_end;
 
 const EVERY: Duration = Duration::from_secs(5);
@@ -19,42 +20,142 @@ const EVERY: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_secs(1);
 const MUCH: i64 = 4 * 1024 * 1024;
 /// One look does not tell: a slot moves on from time to time.
-const TOO_LONG: Duration = Duration::from_secs(20);
+const TOO_LONG: Duration = Duration::from_secs(15);
 
 /// Keeps what is held back little, and ends the session when it is more than it may be nevertheless: somebody
 /// keeps a transaction open.
 pub(super) async fn watch(pool: PgPool, slot: String, budget: u64, heard: Arc<Heard>) {
-    const LOOK: &str = "\
-        select pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn)::bigint,
-            pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint
-        from pg_replication_slots where slot_name = $1";
-    let (mut too_much_since, mut moved_at, mut pause) = (None, 0, EVERY);
+    let (mut too_much_since, mut mover) = (None, Mover::default());
     loop {
-        sleep(pause).await;
-        let looked = sqlx::query_as(LOOK).bind(&slot).fetch_optional(&pool).await;
-        // During an outage there is nothing to be found out, and the session ends by itself.
-        let (held, end): (i64, i64) = looked.ok().flatten().unwrap_or((0, 0));
+        sleep(mover.pause()).await;
+        let held = match look(&pool, &slot).await {
+            Ok(Some(held)) => held,
+            Ok(None) => return heard.end(refused("the server does not know of the slot any more")),
+            // During an outage there is nothing to be found out, and the session ends by itself.
+            Err(_) => Held::default(),
+        };
         let now = Instant::now();
-        too_much_since = too_much_since.or(Some(now)).filter(|_| held.unsigned_abs() > budget);
-        if too_much_since.is_some_and(|since| now - since >= TOO_LONG - EVERY) {
+        let is_much = held.bytes.unsigned_abs() > budget;
+        too_much_since = too_much_since.or(Some(now)).filter(|_| is_much);
+        if too_much_since.is_some_and(|since| now - since >= TOO_LONG) {
             return heard.end(over_budget(budget));
         }
-        pause = if held > MUCH { SOON } else { EVERY };
-        if held > MUCH && end - moved_at > MUCH {
-            moved_at = end;
-            let _ = have_slots_moved(&pool).await;
+        mover.see_to(&pool, &held).await;
+    }
+}
+
+/// Keeps what is held back little, as long as somebody reads the slot.
+pub(in super::super) async fn keep_little(pool: PgPool, slot: &str) -> Infallible {
+    let mut mover = Mover::default();
+    loop {
+        sleep(mover.pause()).await;
+        if let Ok(Some(held)) = look(&pool, slot).await {
+            mover.see_to(&pool, &held).await;
         }
     }
 }
 
-/// The list is written before the server waits for the transactions in it, which it need not do for long. Where
-/// no slot is free, slots move when they do.
-async fn have_slots_moved(pool: &PgPool) -> Result<(), sqlx::Error> {
+/// What a slot holds back.
+#[derive(Debug, Default)]
+struct Held {
+    bytes: i64,
+    /// Where the log ends, as a number.
+    log_end: i64,
+    /// Whether this user may have the list written.
+    may_ask: bool,
+}
+
+async fn look(pool: &PgPool, slot: &str) -> Result<Option<Held>, sqlx::Error> {
+    const LOOK: &str = "\
+        select coalesce(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn), 0)::bigint,
+            pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint,
+            coalesce(has_function_privilege(
+                to_regprocedure('pg_log_standby_snapshot()'), 'execute'), false)
+        from pg_replication_slots where slot_name = $1";
+    let held: Option<(i64, i64, bool)> =
+        sqlx::query_as(LOOK).bind(slot).fetch_optional(pool).await?;
+    Ok(held.map(|(bytes, log_end, may_ask)| Held { bytes, log_end, may_ask }))
+}
+
+/// Has slots moved on, at most once in so much log, and less often where it is of no use: a transaction that
+/// somebody keeps open holds them all.
+#[derive(Debug, Default)]
+struct Mover {
+    is_much: bool,
+    moved_at: i64,
+    held_from: i64,
+    in_vain: u32,
+}
+
+impl Mover {
+    /// A slot moves on by the list before the last one.
+    const MOVES_BY: u32 = 2;
+    const RAREST: u32 = 6;
+
+    /// Until the next look.
+    fn pause(&self) -> Duration {
+        if self.is_much { SOON } else { EVERY }
+    }
+
+    async fn see_to(&mut self, pool: &PgPool, held: &Held) {
+        if self.is_due(held) {
+            let (pool, may_ask) = (pool.clone(), held.may_ask);
+            // In a task of its own: whoever is dropped half-way would leave a transaction open.
+            let moved = tokio::spawn(async move { have_slots_moved(&pool, may_ask).await }).await;
+            if let Ok(Err(error)) = moved {
+                tracing::debug!(%error, "slots move on when the server has them do so");
+            }
+        }
+    }
+
+    fn is_due(&mut self, held: &Held) -> bool {
+        self.is_much = held.bytes > MUCH;
+        let rarely = self.in_vain.saturating_sub(Self::MOVES_BY).min(Self::RAREST);
+        if !self.is_much || held.log_end - self.moved_at <= MUCH << rarely {
+            return false;
+        }
+        let held_from = held.log_end - held.bytes;
+        self.in_vain = if held_from == self.held_from { self.in_vain + 1 } else { 0 };
+        (self.moved_at, self.held_from) = (held.log_end, held_from);
+        true
+    }
+}
+
+/// Where a slot is made, the list is written before the server waits for the transactions in it, which it need not
+/// do for long.
+async fn have_slots_moved(pool: &PgPool, may_ask: bool) -> Result<(), sqlx::Error> {
+    const ASK: &str = "select pg_log_standby_snapshot()";
     const MOVE: &str = "\
         select pg_drop_replication_slot(slot_name)
         from pg_create_logical_replication_slot($1, 'pgoutput', true)";
+    if may_ask {
+        return sqlx::query(ASK).execute(pool).await.map(drop);
+    }
     let mut tx = pool.begin().await?;
     sqlx::query("set local statement_timeout = 500").execute(&mut *tx).await?;
     sqlx::query(MOVE).bind(format!("semel_moves_{}", random_end())).execute(&mut *tx).await?;
     tx.rollback().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_vain_is_tried_ever_more_seldom() {
+        let mut mover = Mover::default();
+        let mut due_at = Vec::new();
+        for mebibytes in 1..=100 {
+            let log_end = mebibytes * 1024 * 1024;
+            // Held from the beginning until 50 MiB, and from 4 MiB back afterwards.
+            let bytes = if mebibytes <= 50 { log_end - 1 } else { 5 * 1024 * 1024 };
+            if mover.is_due(&Held { bytes, log_end, may_ask: true }) {
+                due_at.push(mebibytes);
+            }
+        }
+        assert_eq!(due_at, [5, 10, 15, 20, 29, 46, 79, 84, 89, 94, 99]);
+        assert_eq!(mover.pause(), SOON);
+        assert!(!mover.is_due(&Held::default()));
+        assert_eq!(mover.pause(), EVERY);
+    }
 }

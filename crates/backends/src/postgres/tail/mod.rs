@@ -31,6 +31,7 @@ use super::error::failure;
 use super::types::Snapshot;
 
 pub(super) use self::address::config;
+pub(super) use self::held_back::keep_little;
 pub use self::publication::publication_sql;
 pub(super) use self::publication::{publication_sql_for, publish_sql};
 pub(super) use self::refusal::{behind_a_pooler, of_session, refused, too_old, wal_level};
@@ -48,13 +49,20 @@ pub(super) fn tail(pipeline: &str, tailing: Tailing, pool: &PgPool, budget: u64)
         let (pool, pipeline) = (pool.clone(), name.clone());
         Box::pin(async move {
             let opening = async {
-                publication::ensure(&pool).await?;
+                ensured(&pool).await?;
                 Session::open(&pool, &pipeline, budget).await
             };
             tokio::time::timeout(MOST, opening).await.unwrap_or_else(|_| Err(too_slow()))
         }) as _
     };
     Tail::new(pipeline, tailing, Box::new(opener))
+}
+
+/// In a task of its own: whoever is dropped half-way would leave a transaction open.
+async fn ensured(pool: &PgPool) -> Result<(), Failure> {
+    let pool = pool.clone();
+    let ensured = tokio::spawn(async move { publication::ensure(&pool).await }).await;
+    ensured.unwrap_or_else(|_| Err(refused("making the publication panicked")))
 }
 
 impl Tail {

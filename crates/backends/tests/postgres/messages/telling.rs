@@ -185,6 +185,7 @@ async fn slots_and_senders_are_counted_for_those_who_need_them() {
 
     store.prepare_messages().await.unwrap();
     let both = slots("orders", true).await;
-    assert_eq!(both.sql.as_deref(), Some("alter system set max_wal_senders = 2;"), "{both:?}");
+    let sql = "alter system set max_replication_slots = 3;\nalter system set max_wal_senders = 2;";
+    assert_eq!(both.sql.as_deref(), Some(sql), "one is for a moment: {both:?}");
     assert!(both.effect.contains("messages wait"), "{both:?}");
 }

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use semel_backends::postgres::{PostgresConfig, Tailing};
+use semel_backends::postgres::{PgPool, PostgresConfig, PostgresStore, Tailing};
 use semel_testkit::services::{Private, Service};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -24,16 +24,36 @@ const WRITE: &str = "insert into other select repeat(md5(random()::text), 50)
 
 #[tokio::test]
 async fn the_log_of_a_busy_neighbour_is_not_held_back() {
-    let Some(server) = Private::start(Service::Postgres) else { return };
-    let seconds = std::env::var("SEMEL_IDLE_SECONDS").ok().and_then(|text| text.parse().ok());
-    let duration = Duration::from_secs(seconds.unwrap_or(25));
-    let store = PostgresConfig::new(server.address()).unwrap().connect().await.unwrap();
-    store.migrate().await.unwrap();
-    let pool = store.pool();
-    sqlx::raw_sql("create table other (content text)").execute(pool).await.unwrap();
+    let Some((_server, store)) = beside_another_table().await else { return };
     let source = store.tailing_source("orders", Tailing::Required).await.unwrap();
     let mut relay = Relay { source };
     relay.until(true).await;
+    write_much(store.pool(), async || drop(relay.take(1).await)).await;
+    assert!(relay.source.is_tailing());
+}
+
+/// Nor where messages are carried, whose slot is the only place where they are.
+#[tokio::test]
+async fn nor_is_it_for_messages() {
+    let Some((_server, store)) = beside_another_table().await else { return };
+    store.prepare_messages().await.unwrap();
+    let carrying = store.carry_messages("orders").await.unwrap();
+    write_much(store.pool(), async || ()).await;
+    carrying.caught_up().await.unwrap();
+}
+
+async fn beside_another_table() -> Option<(Private, PostgresStore)> {
+    let server = Private::start(Service::Postgres)?;
+    let store = PostgresConfig::new(server.address()).unwrap().connect().await.unwrap();
+    store.migrate().await.unwrap();
+    sqlx::raw_sql("create table other (content text)").execute(store.pool()).await.unwrap();
+    Some((server, store))
+}
+
+/// Writes for a while, and looks how much log is held back.
+async fn write_much(pool: &PgPool, mut meanwhile: impl AsyncFnMut()) {
+    let seconds = std::env::var("SEMEL_IDLE_SECONDS").ok().and_then(|text| text.parse().ok());
+    let duration = Duration::from_secs(seconds.unwrap_or(25));
     let number =
         async |sql: &'static str| -> i64 { sqlx::query_scalar(sql).fetch_one(pool).await.unwrap() };
     let (began, before, mut most) = (Instant::now(), number(WRITTEN).await, 0);
@@ -42,7 +62,7 @@ async fn the_log_of_a_busy_neighbour_is_not_held_back() {
     while began.elapsed() < duration {
         next.tick().await;
         sqlx::query(WRITE).bind(ROWS).execute(pool).await.unwrap();
-        relay.take(1).await;
+        meanwhile().await;
         most = most.max(number(HELD_BACK).await);
     }
     let written = number(WRITTEN).await - before;
@@ -50,5 +70,4 @@ async fn the_log_of_a_busy_neighbour_is_not_held_back() {
     println!("{all} KiB were written, {held} KiB of log were held back at most");
     assert!(written > 2 * MOST, "too little was written to show anything");
     assert!(most < MOST, "{most} bytes of log were held back");
-    assert!(relay.source.is_tailing());
 }
