@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use semel_backends::postgres::{PostgresConfig, PostgresStore, Tailing, publication_sql};
+use semel_backends::postgres::{
+    PostgresConfig, PostgresStore, Tailing, grants_sql, publication_sql,
+};
 use semel_core::diagnosis::{Log, Severity};
 use semel_core::{Fault, Limit, Source};
 use semel_testkit::services::{Private, Service};
@@ -71,6 +73,21 @@ async fn whether_it_tails_depends_on_the_release() {
         is_refused(&database.store, &database.store, "E-TAIL-VERSION").await;
         is_told(&database.store, "wal-level", "upgrade the server").await;
     }
+}
+
+/// The role of those who tail may ask for what moves slots on, from PostgreSQL 16 on.
+#[tokio::test]
+async fn what_a_tailer_may_ask_for_depends_on_the_release() {
+    let database = database!();
+    let prefix = database.pool().connect_options().get_database().unwrap().to_owned();
+    database.run(&grants_sql(&prefix).unwrap()).await;
+    let may = format!(
+        "select coalesce(has_function_privilege('{prefix}_tailer',
+            to_regprocedure('pg_log_standby_snapshot()'), 'execute'), false)::int::bigint"
+    );
+    let version = "select current_setting('server_version_num')::bigint";
+    let (may, version) = (database.number(&may).await, database.number(version).await);
+    assert_eq!(may == 1, version >= 160_000);
 }
 
 /// A user who may do all with the tables, and has not REPLICATION; and what it opens.
