@@ -22,14 +22,12 @@ pub(super) enum Blame {
 pub(super) fn blame(topic: &str, error: KafkaError) -> Blame {
     let code = error.rdkafka_error_code().unwrap_or(Code::Unknown);
     match code {
-        Code::MessageSizeTooLarge | Code::MessageBatchTooLarge | Code::InvalidMessageSize => {
-            Blame::Record(refused(
-                "E-KAFKA-TOO-LARGE",
-                format!("Kafka: the broker takes no message of this size for topic {topic:?}"),
-                error,
-                "raise max.message.bytes of the topic, or put a reference into the event",
-            ))
-        }
+        code if SIZES.contains(&code) => Blame::Record(refused(
+            "E-KAFKA-TOO-LARGE",
+            format!("Kafka: the broker takes no message of this size for topic {topic:?}"),
+            error,
+            "raise max.message.bytes of the topic, or put a reference into the event",
+        )),
         Code::InvalidRecord
         | Code::InvalidDifferentRecord
         | Code::InvalidTimestamp
@@ -50,6 +48,15 @@ pub(super) fn blame(topic: &str, error: KafkaError) -> Blame {
         | Code::InvalidProducerEpoch => Blame::Session,
         code => Blame::Clear(of_code(code, &format!("Kafka: cannot publish to {topic:?}"), error)),
     }
+}
+
+/// What is said of a request with a record that is too large.
+const SIZES: [Code; 3] =
+    [Code::MessageSizeTooLarge, Code::MessageBatchTooLarge, Code::InvalidMessageSize];
+
+/// Whether a record that was sent alone was too large.
+pub(super) fn is_about_size(error: &KafkaError) -> bool {
+    error.rdkafka_error_code().is_some_and(|code| SIZES.contains(&code))
 }
 
 /// An error that has nothing to do with a single record.

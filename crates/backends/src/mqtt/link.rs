@@ -67,8 +67,8 @@ impl Link {
             under_way: HashMap::new(),
             last_number: 0,
             pings: Vec::new(),
-            is_pinged: false,
-            // A dead peer is noticed after two of these.
+            pinged_at: None,
+            // A dead peer is noticed after two of these; after three, if a probe came between.
             pulse: pulse(Duration::from_secs(u64::from(keep_alive)) / 2),
         };
         let end = Arc::new(OnceLock::new());
@@ -149,7 +149,8 @@ struct Exchange {
     under_way: HashMap<u16, (usize, Run)>,
     last_number: u16,
     pings: Vec<oneshot::Sender<()>>,
-    is_pinged: bool,
+    /// When a ping was sent, of those that are not answered the first.
+    pinged_at: Option<Instant>,
     pulse: Interval,
 }
 
@@ -186,14 +187,16 @@ impl Exchange {
             },
             Some(answer) = self.asked.recv() => {
                 self.pings.push(answer);
-                self.ping();
+                self.ping(Instant::now());
             }
             packet = self.wire.next() => return self.take(packet?),
-            _ = self.pulse.tick() => {
-                if self.is_pinged {
+            now = self.pulse.tick() => {
+                // A probe may have asked a moment ago.
+                let silent = self.pinged_at.map(|at| now.saturating_duration_since(at));
+                if silent.is_some_and(|silent| silent >= self.pulse.period()) {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
-                self.ping();
+                self.ping(now);
             }
         }
         Ok(Step::Next)
@@ -243,8 +246,8 @@ impl Exchange {
         }
     }
 
-    fn ping(&mut self) {
-        self.is_pinged = true;
+    fn ping(&mut self, now: Instant) {
+        self.pinged_at.get_or_insert(now);
         write_ping(&mut self.wire.output);
     }
 
@@ -262,7 +265,7 @@ impl Exchange {
                     }
                 }
                 Incoming::Pong => {
-                    self.is_pinged = false;
+                    self.pinged_at = None;
                     for answer in self.pings.drain(..) {
                         let _ = answer.send(());
                     }

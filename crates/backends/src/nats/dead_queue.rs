@@ -71,9 +71,11 @@ impl DeadQueue for NatsDeadQueue {
         let message = self.hand.get(letter.receipt)?;
         let mut headers = own_headers(&message.headers);
         // Not the id that the event had: the stream may remember it, and drop the message. This one
-        // is dropped only if it comes again because the outcome was not known.
+        // is dropped only if it comes again because the outcome was not known. A stream that is made
+        // again has the same numbers.
         let stream = &self.stream.cached_info().config.name;
-        headers.insert(NATS_MESSAGE_ID, format!("semel-dead-{stream}@{}", message.sequence));
+        let (sequence, kept) = (message.sequence, message.time.unix_timestamp_nanos());
+        headers.insert(NATS_MESSAGE_ID, format!("semel-dead-{stream}@{sequence}-{kept}"));
         let (subject, body) = (to.to_owned(), message.payload.clone());
         let sending = async {
             let sent = self.link.context.publish_with_headers(subject, headers, body).await;

@@ -177,6 +177,13 @@ pub(super) enum Exchange {
     Of(Template, String),
 }
 
+impl Exchange {
+    /// Whether the topic is the name of a queue.
+    pub(super) fn is_the_default(&self) -> bool {
+        matches!(self, Self::Named(name) if name.as_str().is_empty())
+    }
+}
+
 /// How an exchange routes.
 ///
 /// ```

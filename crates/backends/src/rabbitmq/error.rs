@@ -5,10 +5,10 @@
 //! | no connection, connection lost, no heartbeat; 320 forced, 541 internal, any other hard error | unavailable | `E-RABBITMQ-DOWN` |
 //! | no confirmation in time | unavailable | `E-RABBITMQ-TIMEOUT` |
 //! | the connection is blocked: memory or disk alarm | unavailable | `E-RABBITMQ-BLOCKED` |
-//! | the message is returned: no queue takes it | refused | `E-RABBITMQ-UNROUTABLE` |
+//! | the message is returned: no queue takes it; by the default exchange: there is none, also if it is asked for | refused | `E-RABBITMQ-UNROUTABLE` |
 //! | the template of the exchange gives an empty name | refused | `E-RABBITMQ-EXCHANGE` |
 //! | too large a body or header, too long a name | refused | `E-RABBITMQ-TOO-LARGE` |
-//! | nack: a queue is full and rejects, or failed | transient | `E-RABBITMQ-NACK` |
+//! | nack: a queue is full and rejects, or has no leader: never about the message | unavailable | `E-RABBITMQ-NACK` |
 //! | 403 access refused, 530 not allowed | misconfigured | `E-RABBITMQ-ACCESS` |
 //! | 404 not found | misconfigured | `E-RABBITMQ-MISSING` |
 //! | 405 locked, 406 precondition failed | misconfigured | `E-RABBITMQ-MISMATCH` |
@@ -54,7 +54,7 @@ pub(super) fn unroutable(exchange: &str, routing_key: &str) -> Failure {
         let what = format!("RabbitMQ: exchange {exchange:?} routes {routing_key:?} to no queue");
         (what, format!("bind a queue to {exchange:?} by {routing_key:?}, or correct the topic"))
     };
-    Failure::refused("E-RABBITMQ-UNROUTABLE", what).with_fix(fix)
+    Failure::refused(UNROUTABLE, what).with_fix(fix)
 }
 
 pub(super) fn no_exchange() -> Failure {
@@ -93,9 +93,22 @@ pub(super) fn no_queue(queue: &str, error: lapin::Error) -> Failure {
 
 pub(super) fn rejected() -> Failure {
     let what = "RabbitMQ: a queue did not take the message (nack)";
-    Failure::transient("E-RABBITMQ-NACK", what)
-        .with_fix("check whether a queue with overflow = reject-publish is full")
+    Failure::unavailable(NACK, what).with_fix(
+        "check whether a queue with overflow = reject-publish is full, or a quorum queue has no leader",
+    )
 }
+
+/// A queue that took nothing is there when it is asked for.
+pub(super) fn was_away(queue: &str) -> Failure {
+    let (fault, code, fix) = DOWN;
+    let what = format!("RabbitMQ: the queue {queue:?} was away a moment ago");
+    Failure::new(fault, code, what).with_fix(fix)
+}
+
+/// A queue says no.
+pub(super) const NACK: &str = "E-RABBITMQ-NACK";
+/// A message was returned.
+pub(super) const UNROUTABLE: &str = "E-RABBITMQ-UNROUTABLE";
 
 type Verdict = (Fault, &'static str, &'static str);
 

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::{Exchange, ExchangeKind, RabbitmqConfig, RabbitmqQueue};
-use super::error::{failure, rejected, timed_out};
+use super::error::{NACK, failure, rejected, timed_out, was_away};
 use super::message::Limits;
 
 /// An open connection and its channels that nobody uses.
@@ -46,6 +46,23 @@ impl Link {
     /// A channel that publishes nothing.
     pub(super) async fn plain_channel(&self) -> Result<Channel, Failure> {
         self.connection.create_channel().await.map_err(failure("open a channel"))
+    }
+
+    /// Why a queue that took no message is only away. When its node is, the default exchange knows a
+    /// classic queue as little as one that is not there; asked for it by name, the broker tells.
+    pub(super) async fn why_away(&self, queue: &ShortString) -> Option<Failure> {
+        let asking = async {
+            // It ends with a no.
+            let channel = self.plain_channel().await?;
+            let options = QueueDeclareOptions { passive: true, ..Default::default() };
+            let found = channel.queue_declare(queue.clone(), options, FieldTable::default()).await;
+            found.map_err(failure(&format!("find the queue {:?}", queue.as_str())))?;
+            channel.close(200, "OK".into()).await.map_err(failure("close a channel"))
+        };
+        match asking.await {
+            Ok(()) => Some(was_away(queue.as_str())),
+            Err(failure) => Some(failure).filter(|it| it.fault() == Fault::Unavailable),
+        }
     }
 
     /// Keeps a channel on which nothing is under way.
@@ -116,7 +133,7 @@ impl Dialler {
     /// there is such a queue.
     ///
     /// # Errors
-    /// `Transient` when the queue does not take it now; otherwise as for a connection.
+    /// `Unavailable` also when the queue does not take it now; otherwise as for a connection.
     pub(super) async fn publish_to(
         &self,
         queue: &ShortString,
@@ -127,12 +144,12 @@ impl Dialler {
         let publish = async {
             let channel = link.channel().await?;
             let options = BasicPublishOptions { mandatory: true, ..Default::default() };
-            let (exchange, queue) = (ShortString::default(), queue.clone());
-            let sent = channel.basic_publish(exchange, queue, options, body, properties);
+            let exchange = ShortString::default();
+            let sent = channel.basic_publish(exchange, queue.clone(), options, body, properties);
             let answer = async { sent.await?.await }.await.map_err(failure("publish"))?;
             let acknowledged = answer.is_ack();
             if answer.take_message().is_some() {
-                return Ok(false);
+                return link.why_away(queue).await.map_or(Ok(false), Err);
             }
             if !acknowledged {
                 // The channel may be told no for ever, see the sink.
@@ -145,7 +162,7 @@ impl Dialler {
         let done = timeout(limit, publish).await;
         let done = done.unwrap_or_else(|_| Err(timed_out("publish a dead letter", limit)));
         done.inspect_err(|failure| {
-            if failure.fault() == Fault::Unavailable {
+            if failure.fault() == Fault::Unavailable && failure.code() != NACK {
                 self.abandon(&link);
             }
         })

@@ -1,5 +1,6 @@
 //! [`Sink`] for RabbitMQ.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -9,13 +10,14 @@ use async_trait::async_trait;
 use futures_util::FutureExt;
 use futures_util::stream::FuturesUnordered;
 use lapin::tcp::OwnedTLSConfig;
+use lapin::types::ShortString;
 use semel_core::{Failure, Fault, Message, Published, Sink};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
 use super::answers::{Answers, send_one};
 use super::config::RabbitmqConfig;
-use super::error::{blocked, failure, timed_out};
+use super::error::{NACK, UNROUTABLE, blocked, failure, timed_out};
 use super::link::{Dialler, Link, declare_exchange};
 use super::message::Outgoing;
 use crate::waves::Waves;
@@ -72,8 +74,10 @@ impl RabbitmqSink {
             }
             let mut answers = Answers::default();
             let answered = in_time(deadline, *timeout, answers.hear(&mut sending)).await;
-            for (place, result) in answers.certain(sending) {
-                is_told_no |= result.as_ref().is_err_and(|it| it.fault() == Fault::Transient);
+            let mut certain = answers.certain(sending);
+            self.find_those_away(link, batch, &mut certain, deadline).await;
+            for (place, result) in certain {
+                is_told_no |= result.as_ref().is_err_and(|it| it.code() == NACK);
                 waves.settle(place, result);
             }
             answered?;
@@ -84,6 +88,35 @@ impl RabbitmqSink {
             link.give_back(channel);
         }
         Ok(())
+    }
+
+    /// Of messages to the default exchange that no queue took: those whose queue is only away.
+    async fn find_those_away(
+        &self,
+        link: &Link,
+        batch: &[Message],
+        certain: &mut [(usize, Result<(), Failure>)],
+        deadline: Instant,
+    ) {
+        if !self.config.exchange.is_the_default() {
+            return;
+        }
+        let mut asked = HashMap::new();
+        for (place, result) in certain {
+            if !result.as_ref().is_err_and(|it| it.code() == UNROUTABLE) {
+                continue;
+            }
+            let queue = batch[*place].topic.as_str();
+            let Ok(name) = ShortString::try_new(queue) else { continue };
+            if !asked.contains_key(queue) {
+                let asking = async { Ok(link.why_away(&name).await) };
+                let why = in_time(deadline, self.config.timeout, asking).await;
+                asked.insert(queue, why.unwrap_or_else(Some));
+            }
+            if let Some(Some(why)) = asked.get(queue) {
+                *result = Err(why.clone());
+            }
+        }
     }
 
     async fn usable_link(&self) -> Result<Arc<Link>, Failure> {

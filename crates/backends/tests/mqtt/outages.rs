@@ -8,6 +8,7 @@ use semel_testkit::services::{Private, Service};
 use semel_testkit::workload::{event, events, numbers};
 use tokio::time::{sleep, timeout};
 
+use super::server::{Script, Scripted};
 use super::{BRIEFLY, PATIENCE, Place, Reader, connect, failure_of, publish};
 
 /// The outcome is unknown: the events come again, by the caller alone, and in order.
@@ -104,6 +105,21 @@ async fn a_killed_or_frozen_broker_is_an_outage_and_passes() {
         }
     }
     assert_eq!(first, (10..30).collect::<Vec<_>>(), "first arrivals are in order");
+}
+
+/// That the broker has not answered yet when the time for the next ping comes, is no sign of its end.
+#[tokio::test]
+async fn a_probe_just_before_the_pulse_ends_no_connection() {
+    // It wants to hear of the client every two seconds, which has a pulse of one.
+    let greeting = Some(&[0x20, 6, 0, 0, 3, 0x13, 0, 2][..]);
+    let dawdles = Duration::from_millis(300);
+    let broker = Scripted::start(Script { greeting, dawdles, ..Script::default() }).await;
+    let sink = connect(broker.config()).await.unwrap();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(4) {
+        timeout(PATIENCE, sink.check()).await.unwrap().expect("it answers");
+    }
+    assert_eq!(broker.names().len(), 1, "connections");
 }
 
 /// Until then it is an outage.

@@ -115,6 +115,8 @@ pub(super) struct Script {
     pub(super) reasons: HashMap<&'static str, u8>,
     /// Messages of this topic end the connection with this reason.
     pub(super) ends: Option<(&'static str, u8)>,
+    /// How long it takes to answer a ping.
+    pub(super) dawdles: Duration,
 }
 
 impl Scripted {
@@ -163,7 +165,10 @@ async fn converse(mut stream: TcpStream, script: Script, heard: Arc<Heard>) {
                     heard.names.lock().unwrap().push(connect.client_id);
                     script.greeting.unwrap_or(&[0x20, 3, 0, 0, 0]).to_vec()
                 }
-                Packet::PingReq(_) => vec![0xd0, 0],
+                Packet::PingReq(_) => {
+                    sleep(script.dawdles).await;
+                    vec![0xd0, 0]
+                }
                 Packet::Publish(publish) => {
                     let topic = String::from_utf8_lossy(&publish.topic).into_owned();
                     heard.topics.lock().unwrap().push(topic.clone());

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use async_nats::jetstream::stream::{Config as Keep, DiscardPolicy, Stream};
-use semel_backends::DeadQueue;
 use semel_backends::nats::{NatsConfig, NatsSubscription};
+use semel_backends::{DeadQueue, Fate, sweep};
 use semel_core::wire::Epitaph;
 use semel_core::{Event, Failure, Fault, Holding, Outcome, Receipt, Source};
 use semel_testkit::probe::{Probe, WriteProbe};
@@ -86,6 +86,28 @@ async fn a_letter_before_one_without_room_is_kept_once() {
     letters.purge().await.unwrap();
     assert_eq!(settle(&mut drive.source, &outcomes).await, Ok(Holding::Held));
     assert_eq!(letters.info().await.unwrap().state.last_sequence, 2, "each is stored once");
+}
+
+/// The stream of dead letters is made again, and its numbers begin anew: what comes back from it is not
+/// taken for what came back before.
+#[tokio::test]
+async fn letters_of_one_number_all_go_back() {
+    let Some(group) = <Group as Probe>::fresh().await else { return };
+    let (name, context) = (&group.0.name, &group.0.reader.context);
+    let home = format!("{name}.home");
+    for number in 0..2 {
+        kept(&group, Keep::default()).await;
+        let dead = format!("dead.{name}.orders");
+        context.publish(dead, number.to_string().into()).await.unwrap().await.unwrap();
+        let config = NatsConfig::new(&group.0.proxy.address()).unwrap();
+        let mut queue = config.dead_letters(&format!("{name}-dead")).await.unwrap();
+        let back = Fate::Back { otherwise: Some(&home) };
+        let swept = sweep(&mut *queue, back, &mut |_| {}).await;
+        assert_eq!((swept.done, swept.left), (1, 0), "{swept:?}");
+        context.delete_stream(format!("{name}-dead")).await.unwrap();
+    }
+    let mut stream = context.get_stream(name).await.unwrap();
+    assert_eq!(stream.info().await.unwrap().state.messages, 2, "none is dropped as a repetition");
 }
 
 /// A queue may be larger than the memory.

@@ -1,15 +1,24 @@
 //! Dead letters of a subscription: where there is little room for them, or no queue.
 
-use lapin::types::{AMQPValue, FieldTable};
+use std::time::Duration;
+
+use lapin::BasicProperties;
+use lapin::options::{BasicGetOptions, BasicPublishOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
+use semel_backends::rabbitmq::{QueueKind, RabbitmqConfig, RabbitmqQueue, RabbitmqSubscription};
+use semel_backends::{Fate, sweep};
 use semel_core::wire::Epitaph;
-use semel_core::{Failure, Fault, Holding, Outcome, Settlement, Source};
+use semel_core::{Failure, Fault, Holding, Limit, Outcome, Settlement, Source};
 use semel_testkit::probe::{Probe, WriteProbe};
+use semel_testkit::services::{Private, Service};
+use semel_testkit::suites::source::SourceProbe;
 use semel_testkit::suites::subscription::{DeadLetter, SubscriptionProbe};
 use semel_testkit::workload::{Drive, dead, event, lanes, settlements};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
+use super::outages::control;
 use super::subscription::{COMPETING, Queue};
-use super::{PATIENCE, publish};
+use super::{PATIENCE, Reader, publish, random_name};
 
 async fn settle(
     drive: &mut Drive<'_, Queue<COMPETING>>,
@@ -131,4 +140,110 @@ async fn a_letter_that_is_too_large_with_its_reason_is_kept_without() {
         }
     };
     assert!(letter.headers.keys().all(|name| !Epitaph::has(name)), "{:?}", letter.event);
+}
+
+/// Puts a message that is no event to a queue, as somebody else would.
+async fn put(reader: &Reader, queue: &str, properties: BasicProperties) {
+    let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+    let sent = reader.channel.basic_publish("".into(), queue.into(), options, b"hello", properties);
+    timeout(PATIENCE, async { sent.await?.await }).await.unwrap().unwrap();
+}
+
+/// The properties of all messages of a queue, which are taken out.
+async fn taken_out(reader: &Reader, queue: &str) -> Vec<BasicProperties> {
+    let mut all = Vec::new();
+    let next = || reader.channel.basic_get(queue.into(), BasicGetOptions { no_ack: true });
+    while let Some(got) = timeout(PATIENCE, next()).await.unwrap().unwrap() {
+        all.push(got.delivery.properties.clone());
+    }
+    all
+}
+
+/// How many messages wait in a queue.
+async fn waiting(reader: &Reader, queue: &str) -> u32 {
+    let options = QueueDeclareOptions { passive: true, ..Default::default() };
+    let found = reader.channel.queue_declare(queue.into(), options, FieldTable::default());
+    timeout(PATIENCE, found).await.unwrap().unwrap().message_count()
+}
+
+async fn until_waiting(reader: &Reader, queue: &str, count: u32) {
+    let there = async {
+        while waiting(reader, queue).await != count {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, there).await.unwrap_or_else(|_| unreachable!("{count} in {queue}"));
+}
+
+/// Asks a subscription that reads no events, until so many letters are there.
+async fn until_buried(source: &mut RabbitmqSubscription, count: u32, reader: &Reader, dead: &str) {
+    let buried = async {
+        while waiting(reader, dead).await < count {
+            let batch = source.next_batch(Limit::default()).await.unwrap();
+            assert!(batch.deliveries.is_empty(), "it is no event");
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, buried).await.expect("they are buried");
+}
+
+/// It neither runs out, nor goes once more where its message was sent besides.
+#[tokio::test]
+async fn a_letter_lasts_and_takes_no_other_way() {
+    const LASTS: Duration = Duration::from_secs(3);
+    let Some(queue) = Queue::<COMPETING>::fresh().await else { return };
+    let (reader, dead_queue) = (&queue.reader, queue.dead_queue());
+    let beside = [("CC", random_name("copied")), ("BCC", random_name("hidden"))];
+    let mut headers = FieldTable::default();
+    for (name, queue) in &beside {
+        reader.declare(queue, FieldTable::default()).await;
+        let queue = AMQPValue::LongString(LongString::from(queue.as_str()));
+        headers.insert((*name).into(), AMQPValue::FieldArray(vec![queue].into()));
+    }
+    let short = BasicProperties::default()
+        .with_correlation_id("7".into())
+        .with_expiration(LASTS.as_millis().to_string().into());
+    // What a consumer has been given does not run out.
+    let mut consumer = queue.open().await;
+    put(reader, &queue.name, short).await;
+    until_buried(&mut consumer, 1, reader, &dead_queue).await;
+    sleep(LASTS + Duration::from_secs(1)).await;
+    assert_eq!(waiting(reader, &dead_queue).await, 1, "it is still there");
+
+    put(reader, &queue.name, BasicProperties::default().with_headers(headers)).await;
+    until_buried(&mut consumer, 2, reader, &dead_queue).await;
+    let letters = taken_out(reader, &dead_queue).await;
+    let known_by = letters[0].correlation_id().as_ref().map(ShortString::as_str);
+    assert_eq!((letters.len(), known_by), (2, Some("7")), "the rest stays as it was");
+    for (name, queue) in &beside {
+        assert_eq!(taken_out(reader, queue).await.len(), 1, "{name}: the message, not its letter");
+    }
+}
+
+/// The broker takes a message that says whose it is from nobody else.
+#[tokio::test]
+async fn a_message_of_another_user_becomes_a_letter_and_goes_back() {
+    let Some(server) = Private::start(Service::Rabbitmq) else { return };
+    control(&server, &["add_user", "shop", "secret"]);
+    control(&server, &["set_permissions", "shop", ".*", ".*", ".*"]);
+    let queue = |name| RabbitmqQueue::new(name).unwrap().kind(QueueKind::Classic);
+    let config = RabbitmqConfig::new(server.address()).unwrap();
+    let reading = config.clone().declare_queue(queue("orders")).subscription("orders").unwrap();
+    let reading = reading.dead_queue(queue("orders.dead"));
+    let mut consumer = timeout(PATIENCE, reading.connect()).await.unwrap().unwrap();
+
+    let shop = Reader::open(&server.address().replace("guest:guest", "shop:secret")).await;
+    let by_shop = || BasicProperties::default().with_user_id("shop".into());
+    put(&shop, "orders", by_shop()).await;
+    until_buried(&mut consumer, 1, &shop, "orders.dead").await;
+    timeout(PATIENCE, consumer.close()).await.unwrap();
+
+    // As the broker itself puts them there.
+    put(&shop, "orders.dead", by_shop()).await;
+    until_waiting(&shop, "orders.dead", 2).await;
+    let mut letters = timeout(PATIENCE, config.dead_letters("orders.dead")).await.unwrap().unwrap();
+    let swept = sweep(&mut *letters, Fate::Back { otherwise: Some("orders") }, &mut |_| {}).await;
+    assert_eq!((swept.done, swept.left), (2, 0), "{swept:?}");
+    until_waiting(&shop, "orders.dead", 0).await;
+    until_waiting(&shop, "orders", 2).await;
 }

@@ -45,7 +45,7 @@ async fn every_unroutable_message_is_told_from_its_neighbours() {
 
 /// Two fit: the third is turned down, and the fourth must not slip in when there is room again.
 #[tokio::test]
-async fn a_full_queue_is_transient_and_holds_its_lane_back() {
+async fn a_full_queue_is_an_outage_and_holds_its_lane_back() {
     let mut arguments = FieldTable::default();
     arguments.insert("x-max-length".into(), AMQPValue::LongInt(2));
     arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
@@ -56,7 +56,7 @@ async fn a_full_queue_is_transient_and_holds_its_lane_back() {
     let refused = verdicts.iter().position(|verdict| *verdict != Verdict::Confirmed).unwrap();
     assert!((2..4).contains(&refused), "{verdicts:?}");
     let Verdict::Failed(failure) = &verdicts[refused] else { panic!("{verdicts:?}") };
-    assert_eq!((failure.fault(), failure.code()), (Fault::Transient, "E-RABBITMQ-NACK"));
+    assert_eq!((failure.fault(), failure.code()), (Fault::Unavailable, "E-RABBITMQ-NACK"));
     assert!(verdicts[refused + 1..].iter().all(|verdict| *verdict == Verdict::Behind));
     let refused = u64::try_from(refused).unwrap();
     assert_eq!(numbers(&queue.arrived().await), (0..refused).collect::<Vec<_>>());

@@ -20,11 +20,11 @@ use semel_core::wire::{Binding, Format};
 use semel_core::{Message, Sink};
 
 use crate::events::{AT_ONCE, Load};
-use crate::{Alike, Broker, Native, Outcomes, Target};
+use crate::{Alike, At, Broker, Native, Outcomes, Target};
 
 pub(crate) const BROKER: Broker = Broker {
     name: "kafka",
-    variable: "SEMEL_TEST_KAFKA_BROKERS",
+    server: At::Variable("SEMEL_TEST_KAFKA_BROKERS"),
     make: |target| Box::pin(make(target)),
     sink: |target| {
         Box::pin(async move {

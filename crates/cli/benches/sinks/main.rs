@@ -3,7 +3,7 @@
 //! promise; against the same server in the same run.
 //! `./dev bench sinks [NAME …] [--events N] [--rounds N]`
 //!
-//! Servers are those of `SEMEL_TEST_*`. Every measurement is a process of its own, so that its memory
+//! Servers are those of `SEMEL_TEST_*`; webhooks have one in this process. Every measurement is a process of its own, so that its memory
 //! is its own. Both sides make their events as they go and send the same bytes.
 
 #![expect(clippy::print_stdout, reason = "it reports to the terminal")]
@@ -16,6 +16,7 @@ mod mqtt;
 mod nats;
 mod rabbitmq;
 mod redis;
+mod webhook;
 
 use std::error::Error;
 use std::process::Command;
@@ -33,7 +34,7 @@ type Soon<T> = BoxFuture<'static, Outcomes<T>>;
 /// A broker to be measured.
 struct Broker {
     name: &'static str,
-    variable: &'static str,
+    server: At,
     /// Makes an empty topic; connects the sink; sends with a bare client.
     make: fn(Target) -> Soon<()>,
     sink: fn(Target) -> Soon<Arc<dyn Sink>>,
@@ -42,6 +43,14 @@ struct Broker {
     /// Where `bare` does less than the sink has to.
     alike: Option<Alike>,
     native: Option<Native>,
+}
+
+/// Where the server is.
+enum At {
+    /// This variable of the environment says.
+    Variable(&'static str),
+    /// In this process.
+    Here(fn() -> Soon<String>),
 }
 
 /// A bare client that keeps the promise of the sink, which it says in a few words, and the load tool
@@ -65,8 +74,15 @@ struct Target {
     topic: String,
 }
 
-const BROKERS: [&Broker; 6] =
-    [&kafka::BROKER, &kafka::ONCE, &rabbitmq::BROKER, &nats::BROKER, &redis::BROKER, &mqtt::BROKER];
+const BROKERS: [&Broker; 7] = [
+    &kafka::BROKER,
+    &kafka::ONCE,
+    &rabbitmq::BROKER,
+    &nats::BROKER,
+    &redis::BROKER,
+    &mqtt::BROKER,
+    &webhook::BROKER,
+];
 /// In how many lanes events come: what costs a sink that waits for confirmations lane by lane.
 const LANES: [usize; 3] = [10_000, 100, 20];
 
@@ -139,9 +155,15 @@ fn find(name: &str) -> Outcomes<&'static Broker> {
 
 /// Prints the lines of a broker, and says what else it was compared with.
 async fn compare(broker: &Broker, wish: &Wish) -> Outcomes<String> {
-    let Ok(server) = std::env::var(broker.variable) else {
-        println!("{:<10} {} is not set: nothing to measure", broker.name, broker.variable);
-        return Ok("not asked".to_owned());
+    let server = match broker.server {
+        At::Here(start) => start().await?,
+        At::Variable(variable) => match std::env::var(variable) {
+            Ok(server) => server,
+            Err(_) => {
+                println!("{:<10} {variable} is not set: nothing to measure", broker.name);
+                return Ok("not asked".to_owned());
+            }
+        },
     };
     let (native, note) = run_native(broker, broker.native.as_ref(), &server, wish).await?;
     let native_alike = broker.alike.as_ref().and_then(|alike| alike.native.as_ref());

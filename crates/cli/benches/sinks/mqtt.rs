@@ -12,11 +12,11 @@ use semel_core::wire::{Binding, Format};
 use semel_core::{EventId, Message, Sink};
 
 use crate::events::{AT_ONCE, BATCH, Load};
-use crate::{Broker, Outcomes, Target};
+use crate::{At, Broker, Outcomes, Target};
 
 pub(crate) const BROKER: Broker = Broker {
     name: "mqtt",
-    variable: "SEMEL_TEST_MQTT_URL",
+    server: At::Variable("SEMEL_TEST_MQTT_URL"),
     make: |_| Box::pin(async { Ok(()) }),
     sink: |target| {
         Box::pin(async move {

@@ -12,11 +12,11 @@ use semel_core::wire::{Binding, Format};
 use semel_core::{Message, Sink};
 
 use crate::events::{AT_ONCE, Load};
-use crate::{Broker, Outcomes, Target};
+use crate::{At, Broker, Outcomes, Target};
 
 pub(crate) const BROKER: Broker = Broker {
     name: "nats",
-    variable: "SEMEL_TEST_NATS_URL",
+    server: At::Variable("SEMEL_TEST_NATS_URL"),
     make: |target| Box::pin(make(target)),
     sink: |target| {
         Box::pin(async move {

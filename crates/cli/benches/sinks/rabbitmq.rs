@@ -13,11 +13,11 @@ use semel_core::wire::{Binding, Format};
 use semel_core::{Message, Sink};
 
 use crate::events::{AT_ONCE, BATCH, Load, event};
-use crate::{Alike, Broker, Outcomes, Target};
+use crate::{Alike, At, Broker, Outcomes, Target};
 
 pub(crate) const BROKER: Broker = Broker {
     name: "rabbitmq",
-    variable: "SEMEL_TEST_RABBITMQ_URL",
+    server: At::Variable("SEMEL_TEST_RABBITMQ_URL"),
     make: |target| Box::pin(make(target)),
     sink: |target| {
         Box::pin(async move {

@@ -14,11 +14,11 @@ use semel_core::wire::{Binding, Format};
 use semel_core::{Message, Sink};
 
 use crate::events::{AT_ONCE, BATCH, Load, event};
-use crate::{Broker, Native, Outcomes, Target};
+use crate::{At, Broker, Native, Outcomes, Target};
 
 pub(crate) const BROKER: Broker = Broker {
     name: "redis",
-    variable: "SEMEL_TEST_REDIS_URL",
+    server: At::Variable("SEMEL_TEST_REDIS_URL"),
     make: |_| Box::pin(async { Ok(()) }),
     sink: |target| {
         Box::pin(async move {

@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 pub(crate) struct Broker {
     pub(crate) name: &'static str,
     pub(crate) service: Service,
+    /// As many as it does not take in the time of a restart.
+    pub(crate) events: u32,
     /// Its section of the configuration.
     pub(crate) sink: fn(&Private) -> String,
     /// Makes what the sink does not; nothing if that is not possible here.
@@ -21,6 +23,7 @@ pub(crate) const BROKERS: [Broker; 4] = [
     Broker {
         name: "kafka",
         service: Service::Kafka,
+        events: 100_000,
         sink: |server| format!("type = \"kafka\"\nbrokers = \"{}\"", server.address()),
         prepare: |server| run_python(CREATE_TOPIC, server).map(drop),
         read: |server| {
@@ -31,6 +34,7 @@ pub(crate) const BROKERS: [Broker; 4] = [
     Broker {
         name: "rabbitmq",
         service: Service::Rabbitmq,
+        events: 20_000,
         sink: |server| {
             format!(
                 "type = \"rabbitmq\"\nurl = \"{}\"\n\
@@ -44,6 +48,7 @@ pub(crate) const BROKERS: [Broker; 4] = [
     Broker {
         name: "nats",
         service: Service::Nats,
+        events: 50_000,
         sink: |server| {
             format!(
                 "type = \"nats\"\nurl = \"{}\"\n\
@@ -57,6 +62,7 @@ pub(crate) const BROKERS: [Broker; 4] = [
     Broker {
         name: "redis",
         service: Service::Redis,
+        events: 100_000,
         sink: |server| format!("type = \"redis\"\nurl = \"{}\"", server.address()),
         prepare: |_| Some(()),
         read: |server| {

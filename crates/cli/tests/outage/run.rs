@@ -17,6 +17,7 @@ use crate::brokers::Broker;
 
 const LANES: u32 = 100;
 const PATIENCE: Duration = Duration::from_secs(240);
+const PUBLISHED: &str = "semel_events_published_total{";
 
 /// One relay at work.
 pub(crate) struct Run {
@@ -94,6 +95,29 @@ impl Run {
         }
     }
 
+    /// Waits until so many of all events are published, and not yet all: an outage in front of an idle
+    /// relay would show nothing. The relay itself is asked, for it answers at once.
+    pub(crate) fn wait_until_at_work(&self, count: u32, all: u32) {
+        let began = Instant::now();
+        let published = loop {
+            let published = self.published_and_repeated();
+            if published >= count.into() {
+                break published;
+            }
+            assert!(began.elapsed() < PATIENCE, "{published} after {PATIENCE:?}: {}", self.log());
+            sleep(Duration::from_millis(5));
+        };
+        println!("{published} of {all} events are published");
+        assert!(published < all.into(), "all {all} events are published: begin with more");
+    }
+
+    /// How many times an event was published since the relay began.
+    fn published_and_repeated(&self) -> u64 {
+        let metrics = self.metrics();
+        let counts = metrics.lines().filter(|line| line.starts_with(PUBLISHED));
+        counts.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    }
+
     pub(crate) fn time_until_more_than(&self, count: u64) -> Duration {
         let began = Instant::now();
         while self.published() <= count {
@@ -111,7 +135,7 @@ impl Run {
             assert_eq!(status[state], 0, "{state}: {status}");
         }
         let metrics = self.metrics();
-        assert!(metrics.contains("semel_events_published_total{"), "{metrics}");
+        assert!(metrics.contains(PUBLISHED), "{metrics}");
         let mut attempts = metrics.lines().filter(|line| {
             line.starts_with("semel_events_failed_total{") && !line.contains("\"unavailable\"")
         });

@@ -93,20 +93,23 @@ impl Arrived {
         self.body.len()
     }
 
-    /// The message as a dead letter, and where it goes.
-    pub(super) fn letter(&self, place: usize, grave: Topic, why: Why<'_>) -> (Message, Record) {
+    /// Where it was.
+    pub(super) fn origin(&self) -> String {
         let Partition { topic, number } = &self.partition;
-        let origin = format!("{topic}/{number}@{}", self.offset);
-        let Why { failure, attempts, group } = why;
-        let epitaph = Epitaph { failure, attempts, consumer: group, origin: &origin };
+        format!("{topic}/{number}@{}", self.offset)
+    }
+
+    /// The message as a dead letter, with what is said of it.
+    pub(super) fn letter(&self, place: usize, epitaph: Option<Epitaph<'_>>) -> Record {
         let mut record = self.record(place);
+        let Some(epitaph) = epitaph else { return record };
         let mut all = Some(record.headers);
         epitaph.headers(Binding::Kafka, &mut |key, value| {
             record.size += key.len() + value.len();
             all = all.take().map(|all| all.insert(Header { key, value: Some(value) }));
         });
         record.headers = all.unwrap_or_default();
-        (self.bound_for(grave), record)
+        record
     }
 
     /// What stands for the message on its way to another topic: it goes where its key leads.

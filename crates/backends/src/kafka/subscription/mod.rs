@@ -2,13 +2,13 @@
 
 pub(super) mod arrived;
 mod beginning;
+mod burial;
 mod config;
 mod log;
 mod member;
 mod progress;
 mod state;
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +27,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 pub use config::{KafkaSubscriptionConfig, Start};
 
 use self::arrived::{Arrived, Why};
+use self::burial::{Burial, bury};
 use self::member::{Client, Member, Membership};
-use super::error::{self, Blame};
-use super::session::{End, Landing};
+use super::error;
 use super::sink::KafkaSink;
 
 /// Reads topics as a member of a consumer group. Made by [`KafkaSubscriptionConfig::connect`].
@@ -118,33 +118,7 @@ impl KafkaSubscription {
 
     /// Sends dead letters, and waits until the brokers have them.
     async fn bury<'a>(&self, letters: impl Iterator<Item = (&'a Arrived, Why<'a>)>) -> Burial {
-        let letters = letters.enumerate().map(|(place, (arrived, why))| {
-            arrived.letter(place, self.config.dead_topic_of(&arrived.partition.topic), why)
-        });
-        let (messages, records): (Vec<_>, Vec<_>) = letters.unzip();
-        if messages.is_empty() {
-            return Burial::default();
-        }
-        let session = match self.graves.session() {
-            Ok(session) => session,
-            Err(failure) => return Burial { buried: Vec::new(), wrong: Some(failure) },
-        };
-        let Landing { lost, end } =
-            session.fly(&messages, records, self.config.connection.patience).await;
-        let missing: BTreeSet<_> = lost.iter().map(|(place, _)| *place).collect();
-        let buried = (0..messages.len()).filter(|place| !missing.contains(place)).collect();
-        let wrong = match end {
-            Some(End::Failed(failure)) => Some(failure),
-            _ => lost.into_iter().next().map(|(place, error)| {
-                let topic = messages[place].topic.as_str();
-                match error::blame(topic, error) {
-                    Blame::Clear(failure) => failure,
-                    Blame::Record(failure) => error::not_buried(topic, failure),
-                    Blame::Session => error::no_answer("a dead letter was not confirmed"),
-                }
-            }),
-        };
-        Burial { buried, wrong }
+        bury(&self.graves, letters, |topic| self.config.dead_topic_of(topic)).await
     }
 
     /// Tells the broker how far the group is, and waits until it knows.
@@ -201,15 +175,6 @@ impl KafkaSubscription {
         });
         asking.await.unwrap_or_else(|_| Err(error::no_answer("the topics")))
     }
-}
-
-/// What became of letters that were sent together.
-#[derive(Default)]
-struct Burial {
-    /// The places of those that the brokers have.
-    buried: Vec<usize>,
-    /// Why they do not have all.
-    wrong: Option<Failure>,
 }
 
 #[async_trait]

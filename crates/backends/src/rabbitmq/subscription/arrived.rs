@@ -65,16 +65,21 @@ impl Arrived {
     /// room for in a frame of this size.
     pub(super) fn properties_with(&self, epitaph: Epitaph<'_>, frame: usize) -> BasicProperties {
         let brief = in_brief(epitaph.failure);
+        let letter = |epitaph| self.rewritten(epitaph, Epitaph::has);
         less_and_less(epitaph, &brief)
             .into_iter()
-            .map(|epitaph| self.rewritten(epitaph, Epitaph::has))
+            .map(letter)
             .find(|properties| frame_size(properties) <= frame)
-            .unwrap_or_else(|| self.own_properties())
+            .unwrap_or_else(|| letter(None))
     }
 
     /// The properties that the message had before it was a dead letter.
     pub(in crate::rabbitmq) fn own_properties(&self) -> BasicProperties {
-        self.rewritten(None, Epitaph::has)
+        let own = self.rewritten(None, Epitaph::has);
+        match self.properties.expiration().clone() {
+            Some(expiration) => own.with_expiration(expiration),
+            None => own,
+        }
     }
 
     /// The properties of the same letter once more.
@@ -90,7 +95,7 @@ impl Arrived {
         const PERSISTENT: u8 = 2;
         let mut headers = FieldTable::default();
         for (name, value) in self.table() {
-            if !drops(name.as_str()) && !COUNTERS.contains(&name.as_str()) {
+            if !drops(name.as_str()) && !is_of_the_way(name.as_str()) {
                 headers.insert(name.clone(), value.clone());
             }
         }
@@ -99,7 +104,7 @@ impl Arrived {
                 headers.insert(name.into(), AMQPValue::LongString(LongString::from(value)));
             });
         }
-        self.properties.clone().with_headers(headers).with_delivery_mode(PERSISTENT)
+        lasting(&self.properties).with_headers(headers).with_delivery_mode(PERSISTENT)
     }
 
     fn table(&self) -> impl Iterator<Item = (&ShortString, &AMQPValue)> {
@@ -109,6 +114,40 @@ impl Arrived {
 
 /// What a quorum queue counts of a message, and says in its headers: nothing of another queue.
 const COUNTERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
+
+/// Where else the broker puts a message: it has been there.
+const COPIES: [&str; 2] = ["CC", "BCC"];
+
+/// Whether a header is about the way that the message came.
+fn is_of_the_way(name: &str) -> bool {
+    COUNTERS.contains(&name) || COPIES.contains(&name)
+}
+
+/// The properties that a message has wherever it is: not who published it, for the broker takes it from
+/// nobody else, and not how long it lasts, for then a letter would be gone.
+fn lasting(properties: &BasicProperties) -> BasicProperties {
+    let mut lasting = BasicProperties::default();
+    macro_rules! keep {
+        ($($property:ident by $set:ident,)*) => {$(
+            if let Some(value) = properties.$property().clone() {
+                lasting = lasting.$set(value);
+            }
+        )*};
+    }
+    keep! {
+        content_type by with_content_type,
+        content_encoding by with_content_encoding,
+        priority by with_priority,
+        correlation_id by with_correlation_id,
+        reply_to by with_reply_to,
+        message_id by with_message_id,
+        timestamp by with_timestamp,
+        kind by with_type,
+        app_id by with_app_id,
+        cluster_id by with_cluster_id,
+    }
+    lasting
+}
 
 fn number(value: &AMQPValue) -> Option<u64> {
     match value {

@@ -132,15 +132,7 @@ impl RabbitmqSubscription {
             let properties = arrived.properties_with(epitaph, frame);
             self.graves.publish_to(grave, &arrived.body, properties).await
         };
-        match buried.await {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(not_buried(grave.as_str())),
-            // The message stays where it is: whatever the matter is, it is to be tried again.
-            Err(failure) if failure.fault() == Fault::Transient => {
-                Err(Failure::unavailable(failure.code(), failure.to_string()))
-            }
-            Err(failure) => Err(failure),
-        }
+        if buried.await? { Ok(()) } else { Err(not_buried(grave.as_str())) }
     }
 
     /// Tells the broker to forget messages.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use semel_core::wire::Epitaph;
-use semel_core::{Fault, Holding, Limit, Outcome, Source};
+use semel_core::{Failure, Fault, Holding, Limit, Outcome, Source};
 use semel_testkit::services::{Service, service};
 use semel_testkit::suites::subscription::SubscriptionProbe;
 use semel_testkit::workload::{Drive, dead, delivered_numbers, event, lanes};
@@ -52,6 +52,48 @@ async fn a_dead_letter_that_is_not_taken_stops_the_consumer() {
     expect(&settled.unwrap_err(), Fault::Misconfigured, "E-KAFKA-DEAD-LETTER");
     let mut drive = drive.reopen().await;
     assert_eq!(drive.take(1).await[0].message.event.id, large.id, "it is still there");
+}
+
+/// Settles an event with a body of this size as dead, with a long reason; whether the letter is kept.
+/// If not, the event counts as delivered.
+async fn is_buried(group: &Group, drive: &mut Drive<'_, Group>, bytes: usize) -> bool {
+    let body = vec![7; bytes];
+    group.publish(vec![event("a", 1).with_bytes("application/octet-stream", body)]).await;
+    let receipt = drive.take(1).await[0].receipt;
+    let failure = Failure::refused("E-TEST", "no ".repeat(600));
+    let outcome = Outcome::Dead { attempts: 3, failure, parks_lane: false };
+    let outcomes = semel_testkit::workload::settlements([(receipt, outcome)]);
+    let settled = timeout(PATIENCE, drive.source.settle(&outcomes)).await.unwrap();
+    if let Err(failure) = &settled {
+        expect(failure, Fault::Misconfigured, "E-KAFKA-DEAD-LETTER");
+        drive.settle([(receipt, Outcome::Delivered)]).await;
+    }
+    settled.is_ok()
+}
+
+/// What is said of it takes room that its topic does not have.
+#[tokio::test]
+async fn a_letter_that_is_too_large_with_its_reason_is_kept_without() {
+    const LIMIT: usize = 5_000;
+    let Some(brokers) = service(Service::Kafka) else { return };
+    let group = Group::at(&brokers).await;
+    let (dead_topic, limit) = (format!("{}.dead", group.topic), LIMIT.to_string());
+    topics::alter(&brokers, &dead_topic, &[("max.message.bytes", &limit)]).await;
+    let mut drive = Drive::open(&group).await;
+    assert!(is_buried(&group, &mut drive, LIMIT - 1_500).await);
+    let letter = group.dead_letters().await.unwrap().pop().expect("a letter");
+    assert_eq!(letter.headers[Epitaph::ERROR], "E-TEST", "no words");
+    assert!(letter.headers[Epitaph::ORIGIN].starts_with(&group.topic), "{letter:?}");
+
+    let mut bytes = LIMIT;
+    while !is_buried(&group, &mut drive, bytes).await {
+        bytes -= 60;
+    }
+    let letters = group.dead_letters().await.unwrap();
+    let letter = letters.iter().find(|letter| letter.body.len() == bytes).expect("a letter");
+    assert!(letter.headers.keys().all(|name| !Epitaph::has(name)), "{:?}", letter.headers);
+    assert_eq!(letters.len(), 2, "each is kept once");
+    drive.reopen().await.expect_nothing().await;
 }
 
 /// Those that are taken are not sent again with the one that is not.
