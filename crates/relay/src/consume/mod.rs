@@ -54,7 +54,7 @@ use self::positions::Claims;
 /// ```
 /// use semel_core::memory::{MemoryBroker, MemoryDatabase, MemoryTx};
 /// use semel_core::{Event, Message, Sink};
-/// use semel_relay::{Consumer, Relay, Stop, handler_fn};
+/// use semel_relay::{Consumer, Stop, handler_fn};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let (broker, database) = (MemoryBroker::new(), MemoryDatabase::new());
@@ -65,9 +65,9 @@ use self::positions::Claims;
 ///     tx.add("charged", 1);
 ///     Ok(Default::default())
 /// }));
-/// let payments = Consumer::new("payments", database.clone(), charge);
+/// let payments = Consumer::builder("payments", database.clone()).build_with(charge);
 /// let subscription = broker.subscribe("payments", &["order.events"]);
-/// Relay::new("payments", subscription, payments).drain(Stop::never()).await?;
+/// payments.drain(subscription, Stop::never()).await?;
 /// assert_eq!(database.get("charged"), 1);
 /// # Ok::<(), semel_core::Failure>(()) }).unwrap();
 /// ```
@@ -124,7 +124,10 @@ where
     S: InboxStore,
     H: Handler<S::Tx<'static>>,
 {
-    /// A consumer with one handler for all messages, for a [`Relay`](crate::Relay) of your own.
+    /// A consumer with one handler for all messages, for a [`Relay`](crate::Relay) of your own. Such a
+    /// relay gives all messages of a call its `publish_timeout` together, however long each may take,
+    /// and nobody forgets ids. [`run`](Self::run) of one that is
+    /// [built with the handler](ConsumerBuilder::build_with) sees to both.
     pub fn new(name: impl Into<String>, store: S, handler: H) -> Self {
         let options = Options { retention: None, ..Options::default() };
         Self::with_options(name.into(), store, handler, options)
