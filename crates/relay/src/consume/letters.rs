@@ -90,7 +90,7 @@ where
     async fn put_dead(&self, message: &Message, failure: &Failure) -> Result<(), Failure> {
         let Some(letters) = &self.options.letters else { return Ok(()) };
         let mut tx = self.in_time(self.store.begin()).await?;
-        let mut claims = self.in_time(self.claim(&mut tx, std::slice::from_ref(message))).await?;
+        let mut claims = self.in_time(self.claim(&mut tx, &[message])).await?;
         if claims.pass(message) {
             self.undo(tx).await;
             return Ok(());

@@ -17,14 +17,14 @@ where
     pub(super) async fn sort_out<'m>(
         &self,
         tx: &mut S::Tx<'static>,
-        messages: &'m [Message],
+        messages: &[&'m Message],
         origin: Origin,
         claims: &mut Claims,
         with_letters: &mut Option<bool>,
         counts: &mut Tally,
     ) -> Result<Vec<&'m Message>, HandlerError> {
         let mut taken = Vec::with_capacity(messages.len());
-        for message in messages {
+        for message in messages.iter().copied() {
             let is_wanted = self.handler.wants(message);
             if is_wanted && claims.pass(message) {
                 counts.duplicates += 1;

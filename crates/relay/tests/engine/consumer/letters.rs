@@ -1,5 +1,7 @@
 //! Dead letters in the consumer's own database.
 
+use std::time::Duration;
+
 use semel_core::admin::{AdminStore, Filter, Selection, State};
 use semel_core::letters::LettersAdmin;
 use semel_core::memory::MemoryDatabase;
@@ -72,6 +74,30 @@ async fn a_running_consumer_takes_up_what_is_retried() {
     world.letters().retry(&all_dead()).await.unwrap();
     tokio::time::sleep(LONG).await;
     assert_eq!(world.effects(["a:13", "a:1", "last of a"]), [1, 1, 1]);
+    stopper.stop();
+    running.await.unwrap().unwrap();
+}
+
+/// Though the consumer looks for what is retried only once a second.
+#[tokio::test(start_paused = true)]
+async fn what_waits_behind_a_letter_that_is_retried_follows_at_once() {
+    const BEHIND: i64 = 320;
+    let world = World::new();
+    world.place("a", 1_000).await;
+    world.place("a", 13).await;
+    for cents in 14..14 + BEHIND {
+        world.place("a", cents).await;
+    }
+    let subscription = world.broker.subscribe("payments", &["orders"]);
+    let (stopper, stop) = Stop::new();
+    let running = tokio::spawn(world.with_letters().build().run(subscription, stop));
+    tokio::time::sleep(LONG).await;
+    assert_eq!(world.database.get("last of a"), 1_000);
+    world.repair().await;
+    assert_eq!(world.letters().retry(&all_dead()).await.unwrap(), 1);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(world.database.get("last of a"), 13 + BEHIND, "all of them, in order");
+    assert!(world.states().await.is_empty());
     stopper.stop();
     running.await.unwrap().unwrap();
 }
