@@ -46,7 +46,7 @@ where
     }
 
     /// Whether anything is done for a message of the broker. What nobody wants moves no mark either.
-    fn is_concerned(&self, message: &Message) -> bool {
+    pub(super) fn is_concerned(&self, message: &Message) -> bool {
         self.handler.wants(message) || self.is_waited_for(message)
     }
 
