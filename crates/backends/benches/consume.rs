@@ -1,6 +1,6 @@
 //! What each strategy of a consumer costs over the bare transaction of its handler, on PostgreSQL, in one run:
-//! ids, positions, a version per aggregate, a unique constraint; beside it, the runtime when it remembers nothing;
-//! and how the tables grow.
+//! ids, positions, a version per aggregate, a unique constraint, an id of the client; beside it, the runtime when it remembers
+//! nothing, and copies of what took effect; and how the tables grow.
 //! `cargo bench -p semel-backends --features postgres --bench consume`
 //!
 //! Two handlers: a usual one that inserts a row with a primary key and updates another, and the least that
@@ -51,6 +51,8 @@ enum Strategy {
     /// The runtime around it, and nothing is remembered.
     Runtime,
     Ids,
+    /// The same once more, of messages that took effect already.
+    Copies,
     IdsAndLetters,
     /// One mark per partition, and letters, which it needs.
     Positions,
@@ -58,17 +60,21 @@ enum Strategy {
     Version,
     /// The handler's own constraint, without ids.
     Unique,
+    /// An id that the client gave, in an upsert, without ids of messages.
+    Upsert,
 }
 
-const ALL: [Strategy; 8] = [
+const ALL: [Strategy; 10] = [
     Strategy::Bare,
     Strategy::BareAgain,
     Strategy::Runtime,
     Strategy::Ids,
+    Strategy::Copies,
     Strategy::IdsAndLetters,
     Strategy::Positions,
     Strategy::Version,
     Strategy::Unique,
+    Strategy::Upsert,
 ];
 
 /// What a strategy of the consumer remembers, and where.
@@ -161,6 +167,11 @@ async fn compare(
             let first = number_of_turn * turn * batch;
             let messages: Vec<_> =
                 (first..first + turn * batch).map(|place| message(place, round)).collect();
+            if let (Some(consumer), Strategy::Copies) = (&consumers[number], ALL[number]) {
+                for messages in messages.chunks(batch) {
+                    consumer.publish(messages).await;
+                }
+            }
             let began = Instant::now();
             for messages in messages.chunks(batch) {
                 let all_confirmed = match (&consumers[number], ALL[number]) {
@@ -202,7 +213,7 @@ fn consumer<H: Handler<Tx>>(
     handler: H,
 ) -> Option<Consumer<PostgresInbox, H>> {
     match strategy {
-        Strategy::Ids => Some(Consumer::new("payments", store.inbox(), handler)),
+        Strategy::Ids | Strategy::Copies => Some(Consumer::new("payments", store.inbox(), handler)),
         Strategy::IdsAndLetters => {
             let builder = Consumer::builder("payments", store.inbox());
             Some(builder.dead_letters(store.letters()).build_with(handler))
@@ -216,7 +227,8 @@ fn consumer<H: Handler<Tx>>(
         | Strategy::BareAgain
         | Strategy::Runtime
         | Strategy::Version
-        | Strategy::Unique => None,
+        | Strategy::Unique
+        | Strategy::Upsert => None,
     }
 }
 
@@ -284,6 +296,12 @@ async fn by_hand(
                 inserted.or_already_applied("unique_payments_pkey").map_err(|e| e.to_string())?;
                 work.update(&mut tx, message).await?;
             }
+            Strategy::Upsert => {
+                let inserted = row(UPSERT, message).execute(&mut *tx).await?;
+                let changed = HandlerError::unless_changed(inserted.rows_affected());
+                changed.map_err(|error| error.to_string())?;
+                work.update(&mut tx, message).await?;
+            }
             Strategy::Version => {
                 let (message, marks) = (message.clone(), store.marks());
                 let event = &message.event;
@@ -333,6 +351,8 @@ const PLAIN: &str = "insert into payments (order_id, number, id) values ($1, $2,
 const KEYED: &str = "insert into keyed_payments (order_id, number, id) values ($1, $2, $3)";
 const ACCOUNT: &str = "update accounts set payments = payments + 1 where id = $1";
 const UNIQUE: &str = "insert into unique_payments (order_id, number, id) values ($1, $2, $3)";
+const UPSERT: &str = "insert into unique_payments (order_id, number, id) values ($1, $2, $3) \
+    on conflict do nothing";
 
 type Query<'q> = sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>;
 

@@ -1,6 +1,7 @@
 //! What the stores of letters and marks have in common: all but their SQL.
 //!
-//! The statements of a database are constants of one name, whose parameters come in one order.
+//! The statements of a database are constants of one name, whose parameters come in one order; which of
+//! many events are concerned each finds out in its own way: `concerned`.
 
 use std::error::Error;
 
@@ -202,6 +203,15 @@ macro_rules! implement_letters {
                 }
                 let head = self.lock_head(tx, consumer, letters::lane(event)).await?;
                 Ok(if head.is_some() { Standing::Behind } else { Standing::Free })
+            }
+
+            async fn concerned(
+                &self,
+                tx: &mut Transaction<'static, $database>,
+                consumer: &str,
+                events: &[&Event],
+            ) -> Result<Vec<bool>, Failure> {
+                concerned(tx, consumer, events).await
             }
 
             async fn put(

@@ -295,8 +295,10 @@ fn consume(shop: &Shop, broker: &MemoryBroker, works: bool) -> semel_relay::Repo
         let store = SqliteConfig::new(&url).unwrap().connect().await.unwrap();
         let charge = handler_fn(move |tx: &mut Transaction<'static, Sqlite>, message: &Message| {
             Box::pin(async move {
-                let sql = "INSERT INTO charged VALUES (?)";
-                let insert = sqlx::query(sql).bind(message.event.aggregate_id.clone());
+                let sql = "INSERT INTO charged (lane, what) VALUES (?, ?)";
+                let insert = sqlx::query(sql)
+                    .bind(message.event.aggregate_id.clone())
+                    .bind(str::from_utf8(message.event.payload.bytes())?.to_owned());
                 insert.execute(&mut **tx).await?;
                 if works { Ok(Default::default()) } else { Err(HandlerError::reject("no bank")) }
             })
@@ -323,11 +325,16 @@ fn dead_letters_of_a_consumer_are_listed_retried_and_discarded() {
             rows.unwrap().join(" ")
         })
     };
-    run("CREATE TABLE charged (lane TEXT)");
-    let events = ["1", "1", "2", "3"].map(|lane| Event::new("order", lane, "OrderPlaced"));
+    run("CREATE TABLE charged (place INTEGER PRIMARY KEY AUTOINCREMENT, lane TEXT, what TEXT)");
+    // What is alphabetically first comes last, so that the order of the letters shows.
+    let events = [("1", "tea"), ("1", "milk"), ("1", "cup"), ("2", "jam"), ("3", "bun")].map(
+        |(lane, what)| {
+            Event::new("order", lane, "OrderPlaced").with_bytes("text/plain", what.to_owned())
+        },
+    );
     let messages = events.clone().map(|event| Message::first("orders", event));
     runtime.block_on(broker.publish(&messages));
-    assert_eq!(consume(&shop, &broker, false).dead, 3, "the second waits behind the first");
+    assert_eq!(consume(&shop, &broker, false).dead, 3, "two wait behind the first");
 
     let of_payments = ["--consumer", "payments", "--database", "sqlite://shop.db"];
     let with = |words: &[&'static str]| [words, &of_payments].concat();
@@ -335,16 +342,18 @@ fn dead_letters_of_a_consumer_are_listed_retried_and_discarded() {
     let dead = dead["events"].as_array().unwrap().clone();
     assert_eq!(ids(&dead).len(), 3);
     assert_eq!(dead[0]["error"], "E-HANDLER-REJECTED: no bank");
-    assert_eq!(shop.json(&with(&["events", "list"]))["events"].as_array().unwrap().len(), 4);
+    assert_eq!(shop.json(&with(&["events", "list"]))["events"].as_array().unwrap().len(), 5);
 
-    let third = events[2].id.to_string();
-    let arguments = [&["dead", "discard", &third], &of_payments[..]].concat();
+    let of_lane_2 = events[3].id.to_string();
+    let arguments = [&["dead", "discard", &of_lane_2], &of_payments[..]].concat();
     assert_eq!(shop.json(&arguments)["discarded"], 1);
     assert_eq!(shop.json(&with(&["dead", "retry", "--all", "--dry-run"]))["retried"], 2);
     assert_eq!(shop.json(&with(&["dead", "retry", "--all", "--yes"]))["retried"], 2);
     let report = consume(&shop, &broker, true);
-    assert_eq!((report.published, report.dead), (3, 0));
-    assert_eq!(run("SELECT lane FROM charged ORDER BY lane"), "1 1 3");
+    assert_eq!((report.published, report.dead), (4, 0));
+    assert_eq!(run("SELECT lane FROM charged ORDER BY lane"), "1 1 1 3");
+    let in_order = "SELECT what FROM charged WHERE lane = '1' ORDER BY place";
+    assert_eq!(run(in_order), "tea milk cup", "as they were published");
     assert_eq!(shop.json(&with(&["events", "list"]))["events"], json!([]));
     let refused = shop.refused(64, &["dead", "list", "--consumer", "payments"]);
     assert!(refused.contains("--database"), "{refused}");

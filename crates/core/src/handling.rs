@@ -62,6 +62,10 @@ impl HandlerError {
     /// [`AlreadyApplied`](Self::AlreadyApplied) if a statement that would have changed something
     /// did not: `insert … on conflict do nothing`, `update … where version < …`.
     ///
+    /// `INSERT IGNORE` of MySQL is no such statement: it ignores a foreign key that is violated too,
+    /// and the message would be acknowledged without its effect. There a plain INSERT fails, and
+    /// `or_already_applied` of the backends names the key that says so.
+    ///
     /// # Errors
     /// When no row was changed.
     ///

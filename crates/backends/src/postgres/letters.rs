@@ -1,5 +1,7 @@
 //! [`DeadLetters`]: what a consumer could not take effect for.
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 use semel_core::letters::{
     DeadLetters, Letter, LetterBook, Numbered, Standing, from_stored, to_stored,
@@ -74,6 +76,26 @@ const FIND: &str = "select seq, state, until, attempts, error, message from seme
 
 const RETRY: &str = "update semel.letters set state = 'behind' \
     where consumer = $1 and message_id = $2 and state = 'dead'";
+
+/// Which of many are letters, or have some in their lanes; what is held back counts here.
+const CONCERNED: &str = "select asked.number from unnest($2::uuid[], $3::bigint[]) \
+    with ordinality as asked (id, lane, number) where \
+    exists (select 1 from semel.letters where consumer = $1 and message_id = asked.id) or \
+    exists (select 1 from semel.letters where consumer = $1 and lane = asked.lane)";
+
+async fn concerned(
+    tx: &mut Transaction<'static, Postgres>,
+    consumer: &str,
+    events: &[&Event],
+) -> Result<Vec<bool>, Failure> {
+    let ids: Vec<_> = events.iter().map(|event| stored_id(event.id)).collect();
+    let lanes: Vec<_> = events.iter().map(|event| letters::lane(event)).collect();
+    let found = sqlx::query_scalar(CONCERNED).bind(consumer).bind(ids).bind(lanes);
+    let numbers: Vec<i64> =
+        found.fetch_all(&mut **tx).await.map_err(failure("look for letters of lanes"))?;
+    let numbers: HashSet<_> = numbers.into_iter().collect();
+    Ok((1..).zip(events).map(|(number, _)| numbers.contains(&number)).collect())
+}
 
 fn stored_id(id: EventId) -> sqlx::types::Uuid {
     *id.as_uuid()

@@ -55,7 +55,7 @@ const LEASE: Duration = Duration::from_secs(30);
 ///     tx.queue(cmd("HINCRBY").arg("{shop}:orders").arg(&*message.event.aggregate_id).arg(1));
 ///     Ok(Default::default())
 /// }));
-/// let consumer = Consumer::new("statistics", inbox, count);
+/// let consumer = Consumer::builder("statistics", inbox).build_with(count);
 /// # let _ = consumer; Ok(()) }
 /// ```
 #[derive(Clone)]

@@ -1,5 +1,7 @@
 //! [`DeadLetters`]: what a consumer could not take effect for.
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 use semel_core::letters::{
     DeadLetters, Letter, LetterBook, Numbered, Standing, from_stored, to_stored,
@@ -73,6 +75,28 @@ const FIND: &str = "select seq, state, until, attempts, error, message from seme
 
 const RETRY: &str = "update semel_letters set state = 'behind' \
     where consumer = ?1 and message_id = ?2 and state = 'dead'";
+
+/// Which of many, given as pairs of id and lane, are letters, or have some in their lanes; what is
+/// held back counts here.
+const CONCERNED: &str = "select asked.key from json_each(?2) as asked where \
+    exists (select 1 from semel_letters where consumer = ?1 \
+    and message_id = json_extract(asked.value, '$[0]')) or \
+    exists (select 1 from semel_letters where consumer = ?1 \
+    and lane = json_extract(asked.value, '$[1]'))";
+
+async fn concerned(
+    tx: &mut Transaction<'static, Sqlite>,
+    consumer: &str,
+    events: &[&Event],
+) -> Result<Vec<bool>, Failure> {
+    let pair = |event: &&Event| format!("[\"{}\",{}]", stored_id(event.id), letters::lane(event));
+    let pairs = events.iter().map(pair).collect::<Vec<_>>().join(",");
+    let found = sqlx::query_scalar(CONCERNED).bind(consumer).bind(format!("[{pairs}]"));
+    let places: Vec<i64> =
+        found.fetch_all(&mut **tx).await.map_err(failure("look for letters of lanes"))?;
+    let places: HashSet<_> = places.into_iter().collect();
+    Ok((0..).zip(events).map(|(place, _)| places.contains(&place)).collect())
+}
 
 fn stored_id(id: EventId) -> String {
     id.to_string()

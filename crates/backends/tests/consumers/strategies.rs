@@ -46,11 +46,12 @@ async fn assert_remembered(inbox: &impl InboxStore, consumer: &str, events: &[Ev
 }
 
 macro_rules! strategies {
-    ($database:ident, $store:ident, $inbox:ident, $driver:ident, $fresh:expr, $once:literal, $newer:literal) => {
+    ($database:ident, $store:ident, $inbox:ident, $driver:ident, $fresh:expr, $once:literal, $unique:literal, $newer:literal) => {
         mod $database {
             use std::time::Duration;
 
             use bytes::Bytes;
+            use semel_backends::once::OrAlreadyApplied;
             use semel_backends::$database::{
                 Transaction, $driver, $inbox as Inbox, $store as Store,
             };
@@ -80,7 +81,8 @@ macro_rules! strategies {
                 let told = told("once", message);
                 OutboxWriter::append(&store.outbox(), tx, &[told]).await?;
                 let insert = sqlx::query($once).bind(order.order).bind(order.order);
-                HandlerError::unless_changed(insert.execute(&mut **tx).await?.rows_affected())
+                let inserted = insert.execute(&mut **tx).await.or_already_applied($unique)?;
+                HandlerError::unless_changed(inserted.rows_affected())
             }
 
             /// The row has the version.
@@ -233,6 +235,7 @@ strategies!(
     Postgres,
     crate::postgres::Database::new().await,
     "insert into payments values ($1, $2) on conflict do nothing",
+    "payments_pkey",
     "update prices set version = $1 where item = $2 and version < $3"
 );
 #[cfg(feature = "mysql")]
@@ -242,7 +245,8 @@ strategies!(
     MysqlInbox,
     MySql,
     crate::mysql::Database::new().await,
-    "insert ignore into payments values (?, ?)",
+    "insert into payments values (?, ?)",
+    "PRIMARY",
     "update prices set version = ? where item = ? and version < ?"
 );
 #[cfg(feature = "sqlite")]
@@ -253,6 +257,7 @@ strategies!(
     Sqlite,
     Some(crate::sqlite::Database::new().await),
     "insert into payments values (?, ?) on conflict do nothing",
+    "payments.order_id",
     "update prices set version = ? where item = ? and version < ?"
 );
 
@@ -274,5 +279,54 @@ async fn what_mysql_finds_and_leaves_as_it_was_counts_as_changed() {
             let said = sqlx::query(sql).execute(&mut *tx).await.unwrap();
             assert_eq!(said.rows_affected(), rows, "{sql}");
         }
+    }
+}
+
+/// A statement that ignores this says of it what it says of a copy.
+#[cfg(feature = "mysql")]
+#[tokio::test]
+async fn a_payment_that_violates_a_foreign_key_is_not_taken_for_applied_on_mysql() {
+    use semel_backends::mysql::{MySql, Transaction};
+    use semel_backends::once::OrAlreadyApplied;
+    use semel_core::{HandlerError, Schedule};
+    use semel_relay::{Consumer, Settings, Stop};
+
+    async fn pay(
+        tx: &mut Transaction<'static, MySql>,
+        order: serde_json::Value,
+        _: &Message,
+    ) -> Result<(), HandlerError> {
+        let insert = sqlx::query("insert into payments values (?)").bind(order["order"].as_i64());
+        insert.execute(&mut **tx).await.or_already_applied("PRIMARY")?;
+        Ok(())
+    }
+
+    let Some(database) = crate::mysql::Database::new().await else { return };
+    let (store, broker) = (database.store.clone(), MemoryBroker::new());
+    let mut tx = store.begin().await.unwrap();
+    for sql in [
+        "create table orders (id bigint primary key)",
+        "create table payments (id bigint primary key, foreign key (id) references orders (id))",
+        "insert into orders values (1)",
+    ] {
+        sqlx::raw_sql(sql).execute(&mut *tx).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+
+    publish(&broker, &[order(1), order(1), order(2)]).await;
+    let schedule = Schedule::new(vec![std::time::Duration::ZERO; 2]);
+    let consumer = Consumer::builder("payments", store.inbox())
+        .on("OrderPlaced", pay)
+        .settings(Settings { schedule, ..Settings::default() })
+        .build();
+    let report = consumer.drain(broker.subscribe("payments", &[]), Stop::never()).await.unwrap();
+    assert_eq!((report.published, report.failed, report.dead), (2, 2, 1), "the copy was applied");
+    assert_eq!(broker.dead_letters("payments")[0].0.event.aggregate_id, "2");
+
+    let mut tx = store.begin().await.unwrap();
+    for copy_or_orphan in ["1", "2"] {
+        let sql = "insert ignore into payments values (?)";
+        let said = sqlx::query(sql).bind(copy_or_orphan).execute(&mut *tx).await.unwrap();
+        assert_eq!(said.rows_affected(), 0, "{copy_or_orphan}");
     }
 }

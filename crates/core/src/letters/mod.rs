@@ -65,6 +65,22 @@ pub trait DeadLetters<Tx>: LetterBook {
         event: &Event,
     ) -> Result<Standing, Failure>;
 
+    /// Of each of these events, whether it may be a letter, or others of its lane may be.
+    /// [`standing`](Self::standing) is asked for those alone: once there is a letter, this is asked for
+    /// whatever comes. One round trip for all, and nothing is locked. By default all may be.
+    async fn concerned(
+        &self,
+        tx: &mut Tx,
+        consumer: &str,
+        events: &[&Event],
+    ) -> Result<Vec<bool>, Failure>
+    where
+        Tx: Send,
+    {
+        let _ = (tx, consumer);
+        Ok(vec![true; events.len()])
+    }
+
     /// Puts a letter, or replaces what is known of it; it keeps its place.
     async fn put(&self, tx: &mut Tx, consumer: &str, letter: &Letter) -> Result<(), Failure>;
 

@@ -109,6 +109,20 @@ impl DeadLetters<MemoryTx> for MemoryDatabase {
         })
     }
 
+    async fn concerned(
+        &self,
+        tx: &mut MemoryTx,
+        consumer: &str,
+        events: &[&Event],
+    ) -> Result<Vec<bool>, Failure> {
+        let letters = tx.letters();
+        let is_concerned = |event: &&Event| {
+            letters.find(consumer, event.id).is_some()
+                || letters.head(consumer, event.lane_key()).is_some()
+        };
+        Ok(events.iter().map(is_concerned).collect())
+    }
+
     async fn put(&self, tx: &mut MemoryTx, consumer: &str, letter: &Letter) -> Result<(), Failure> {
         let letters = tx.letters();
         let number = letters.find(consumer, letter.message.event.id).unwrap_or_else(|| {

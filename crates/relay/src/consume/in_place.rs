@@ -38,10 +38,10 @@ where
     pub(super) async fn claim(
         &self,
         tx: &mut S::Tx<'static>,
-        batch: &[Message],
+        batch: &[&Message],
     ) -> Result<Claims, Failure> {
         let Some(positions) = &self.options.positions else { return Ok(Claims::default()) };
-        let wanted = batch.iter().filter(|message| self.handler.wants(message));
+        let wanted = batch.iter().copied().filter(|message| self.handler.wants(message));
         positions.claim(tx, &self.name, wanted).await
     }
 
@@ -65,8 +65,7 @@ where
         batch: &[Message],
         taking: impl Future<Output = Published>,
     ) -> Published {
-        let calls = u32::try_from(batch.len()).unwrap_or(u32::MAX).saturating_mul(2);
-        let limit = self.options.handler_timeout.saturating_mul(calls);
+        let limit = self.options.handler_timeout.saturating_mul(calls_for(batch.len()));
         let taken = timeout(limit, AssertUnwindSafe(taking).catch_unwind()).await;
         let held = |failure: Failure, message: &Message| {
             if self.is_final(&failure, message) { outage(&failure.to_string()) } else { failure }
@@ -89,6 +88,12 @@ where
             Err(_) => Published::None(outage("the database did not answer in time")),
         }
     }
+}
+
+/// How often a handler may be called for so many messages, each of them three times: with all the
+/// others, with those before one that failed, and alone.
+pub(super) fn calls_for(messages: usize) -> u32 {
+    u32::try_from(messages).unwrap_or(u32::MAX).saturating_mul(3)
 }
 
 fn outage(why: &str) -> Failure {

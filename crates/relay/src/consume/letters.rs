@@ -1,8 +1,10 @@
 //! Dead letters of the consumer's own, and what waits behind them.
 
+use std::collections::HashSet;
+
 use semel_core::letters::{Letter, Standing};
 use semel_core::retry::{Decision, decide};
-use semel_core::{Failure, HandlerError, InboxStore, Message, Timestamp, Verdict};
+use semel_core::{Event, Failure, HandlerError, InboxStore, Message, Timestamp, Verdict};
 
 use super::{Handler, Origin, Parts};
 use crate::settings::OnDead;
@@ -12,22 +14,44 @@ where
     S: InboxStore,
     H: Handler<S::Tx<'static>>,
 {
-    /// Whether the message is a letter already, or was put behind those of its lane.
-    /// `any` is whether there are letters at all, once that is known.
-    pub(super) async fn waits_among_letters(
+    /// Those of these messages that may be letters already, or behind some, by their places: only of
+    /// those it is asked where they stand. `any` is whether there are letters at all, once that is known.
+    pub(super) async fn near_letters(
         &self,
         tx: &mut S::Tx<'static>,
-        message: &Message,
+        messages: &[&Message],
         any: &mut Option<bool>,
-    ) -> Result<bool, Failure> {
-        let Some(letters) = &self.options.letters else { return Ok(false) };
+    ) -> Result<HashSet<usize>, Failure> {
+        let Some(letters) = &self.options.letters else { return Ok(HashSet::new()) };
+        let (places, events): (Vec<usize>, Vec<&Event>) = (0..)
+            .zip(messages)
+            .filter(|(_, message)| self.is_concerned(message))
+            .map(|(place, message)| (place, &*message.event))
+            .unzip();
+        if events.is_empty() {
+            return Ok(HashSet::new());
+        }
         let any = match any {
             Some(any) => *any,
             None => *any.insert(self.in_time(letters.any(tx, &self.name)).await?),
         };
         if !any {
-            return Ok(false);
+            return Ok(HashSet::new());
         }
+        let concerned = self.in_time(letters.concerned(tx, &self.name, &events)).await?;
+        // What it says nothing of is asked for.
+        let concerned = concerned.into_iter().chain(std::iter::repeat(true));
+        let near = places.into_iter().zip(concerned).filter(|(_, is_concerned)| *is_concerned);
+        Ok(near.map(|(place, _)| place).collect())
+    }
+
+    /// Whether the message is a letter already, or was put behind those of its lane.
+    pub(super) async fn waits_among_letters(
+        &self,
+        tx: &mut S::Tx<'static>,
+        message: &Message,
+    ) -> Result<bool, Failure> {
+        let Some(letters) = &self.options.letters else { return Ok(false) };
         match self.in_time(letters.standing(tx, &self.name, &message.event)).await? {
             Standing::Own => Ok(true),
             Standing::Behind if self.options.settings.on_dead == OnDead::ParkLane => {
@@ -90,7 +114,7 @@ where
     async fn put_dead(&self, message: &Message, failure: &Failure) -> Result<(), Failure> {
         let Some(letters) = &self.options.letters else { return Ok(()) };
         let mut tx = self.in_time(self.store.begin()).await?;
-        let mut claims = self.in_time(self.claim(&mut tx, std::slice::from_ref(message))).await?;
+        let mut claims = self.in_time(self.claim(&mut tx, &[message])).await?;
         if claims.pass(message) {
             self.undo(tx).await;
             return Ok(());

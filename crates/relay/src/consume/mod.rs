@@ -1,9 +1,10 @@
 //! A consumer: a handler as a sink, inside the inbox transaction.
 //!
 //! What one call brings takes effect in one transaction, because the commit is the cost. When one
-//! message fails, the transaction is undone and the messages are taken one by one.
+//! message fails, the transaction is undone, and that message is taken alone.
 
 mod age;
+mod batch;
 mod builder;
 mod counting;
 mod handler;
@@ -17,7 +18,6 @@ mod positions;
 mod run;
 mod sorting;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
@@ -29,9 +29,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use semel_core::event::within;
 use semel_core::inbox::Tally;
-use semel_core::{
-    Failure, HandlerError, InboxStore, LaneKey, Message, Published, Sink, Verdict, telemetry,
-};
+use semel_core::{Failure, HandlerError, InboxStore, LaneKey, Message, Published, Sink, telemetry};
 use tokio::time::{Instant, Sleep, sleep};
 
 pub use self::builder::ConsumerBuilder;
@@ -54,7 +52,7 @@ use self::positions::Claims;
 /// ```
 /// use semel_core::memory::{MemoryBroker, MemoryDatabase, MemoryTx};
 /// use semel_core::{Event, Message, Sink};
-/// use semel_relay::{Consumer, Relay, Stop, handler_fn};
+/// use semel_relay::{Consumer, Stop, handler_fn};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let (broker, database) = (MemoryBroker::new(), MemoryDatabase::new());
@@ -65,9 +63,9 @@ use self::positions::Claims;
 ///     tx.add("charged", 1);
 ///     Ok(Default::default())
 /// }));
-/// let payments = Consumer::new("payments", database.clone(), charge);
+/// let payments = Consumer::builder("payments", database.clone()).build_with(charge);
 /// let subscription = broker.subscribe("payments", &["order.events"]);
-/// Relay::new("payments", subscription, payments).drain(Stop::never()).await?;
+/// payments.drain(subscription, Stop::never()).await?;
 /// assert_eq!(database.get("charged"), 1);
 /// # Ok::<(), semel_core::Failure>(()) }).unwrap();
 /// ```
@@ -98,6 +96,29 @@ enum Origin {
     Letters,
 }
 
+/// A transaction was not committed.
+struct Undone {
+    trouble: Trouble,
+    /// How many messages of its batch it was at work for.
+    reach: usize,
+    /// Whether it is the last of these that failed; else any may have.
+    by_last: bool,
+}
+
+impl Undone {
+    fn of_one(error: impl Into<HandlerError>) -> Self {
+        Self { trouble: Trouble::from(error.into()), reach: 1, by_last: true }
+    }
+}
+
+/// How far a transaction came.
+#[derive(Default)]
+struct Course {
+    counts: Tally,
+    reach: usize,
+    is_with_last: bool,
+}
+
 /// Why a transaction was not committed.
 enum Trouble {
     /// There was none to be had.
@@ -124,7 +145,10 @@ where
     S: InboxStore,
     H: Handler<S::Tx<'static>>,
 {
-    /// A consumer with one handler for all messages, for a [`Relay`](crate::Relay) of your own.
+    /// A consumer with one handler for all messages, for a [`Relay`](crate::Relay) of your own. Such a
+    /// relay gives all messages of a call its `publish_timeout` together, however long each may take,
+    /// and nobody forgets ids. [`run`](Self::run) of one that is
+    /// [built with the handler](ConsumerBuilder::build_with) sees to both.
     pub fn new(name: impl Into<String>, store: S, handler: H) -> Self {
         let options = Options { retention: None, ..Options::default() };
         Self::with_options(name.into(), store, handler, options)
@@ -148,41 +172,31 @@ where
     S: InboxStore,
     H: Handler<S::Tx<'static>>,
 {
-    async fn take(&self, batch: &[Message], origin: Origin) -> Published {
-        let mut done = 0;
-        while done + 1 < batch.len() {
-            match self.apply_together(&batch[done..], origin).await {
-                Ok(count) if count > 0 => done += count,
-                Err(Trouble::Store(failure)) if done == 0 => return Published::None(failure),
-                Ok(_) | Err(_) => break,
-            }
-        }
-        if done == batch.len() {
-            return Published::All;
-        }
-        let mut verdicts = vec![Verdict::Confirmed; done];
-        self.take_one_by_one(&batch[done..], origin, &mut verdicts).await;
-        Published::Each(verdicts)
-    }
-
     /// As many messages as its time allows, in one transaction: all of them or none. Says how many.
-    async fn apply_together(&self, batch: &[Message], origin: Origin) -> Result<usize, Trouble> {
+    async fn apply_together(&self, batch: &[&Message], origin: Origin) -> Result<usize, Undone> {
         let beginning = self.in_time(self.begin(batch, origin));
-        let mut begun = beginning.await.map_err(Trouble::Store)?;
-        let mut counts = Tally::default();
-        match self.apply_in(&mut begun, batch, origin, &mut counts).await {
-            Ok((done, claims)) => {
-                let committed = self.in_time(self.store.commit(begun.tx)).await;
-                committed.map_err(|failure| Trouble::from(HandlerError::from(failure)))?;
-                self.note(claims);
-                self.counting.add(counts);
-                Ok(done)
-            }
+        let mut begun = beginning.await.map_err(|failure| Undone {
+            trouble: Trouble::Store(failure),
+            reach: 0,
+            by_last: false,
+        })?;
+        let mut course = Course::default();
+        let error = match self.apply_in(&mut begun, batch, origin, &mut course).await {
+            Ok(claims) => match self.in_time(self.store.commit(begun.tx)).await {
+                Ok(()) => {
+                    self.note(claims);
+                    self.counting.add(course.counts);
+                    return Ok(course.reach);
+                }
+                Err(failure) => HandlerError::from(failure),
+            },
             Err(error) => {
                 self.undo(begun.tx).await;
-                Err(error.into())
+                error
             }
-        }
+        };
+        let Course { reach, is_with_last: by_last, .. } = course;
+        Err(Undone { trouble: error.into(), reach, by_last })
     }
 
     /// Takes messages up in chunks, at least one, and as long as there is time. The ids of a chunk
@@ -192,11 +206,12 @@ where
     async fn apply_in<'m>(
         &self,
         begun: &mut Begun<'m, S::Tx<'static>>,
-        batch: &'m [Message],
+        batch: &[&'m Message],
         origin: Origin,
-        counts: &mut Tally,
-    ) -> Result<(usize, Claims), HandlerError> {
+        course: &mut Course,
+    ) -> Result<Claims, HandlerError> {
         let Begun { tx, claims, first, with_letters } = begun;
+        course.reach = batch.len();
         let mut claims = match claims.take() {
             Some(claims) => claims,
             None => self.in_time(self.claim(tx, batch)).await?,
@@ -206,25 +221,32 @@ where
         let mut alarm = pin!(sleep(self.options.handler_timeout));
         while done < batch.len() && (done == 0 || start.elapsed() < TURN) {
             let started = Instant::now();
-            let Recorded { end, taken, new } = match first.take() {
+            let end = match first {
+                Some(recorded) => recorded.end,
+                None => batch.len().min(done + self.pace.chunk()),
+            };
+            course.reach = end;
+            let chunk = &batch[done..end];
+            let Recorded { taken, new, .. } = match first.take() {
                 Some(recorded) => recorded,
                 None => {
-                    let end = batch.len().min(done + self.pace.chunk());
-                    let (messages, claims) = (&batch[done..end], &mut claims);
+                    let (claims, counts) = (&mut claims, &mut course.counts);
                     let taken =
-                        self.sort_out(tx, messages, origin, claims, with_letters, counts).await?;
+                        self.sort_out(tx, chunk, origin, claims, with_letters, counts).await?;
                     let new = self.in_time(self.record(tx, claims, &taken)).await?;
                     Recorded { end, taken, new }
                 }
             };
             for (message, is_new) in taken.into_iter().zip(new) {
-                if is_new {
-                    self.take_effect(tx, message, origin, &claims, alarm.as_mut()).await?;
-                    counts.applied += 1;
-                } else {
-                    counts.duplicates += 1;
+                let applying = self.apply(tx, message, is_new, origin, &claims, alarm.as_mut());
+                if let Err(error) = applying.await {
+                    let place = chunk.iter().position(|other| std::ptr::eq(*other, message));
+                    course.reach = done + place.map_or(chunk.len(), |place| place + 1);
+                    course.is_with_last = true;
+                    return Err(error);
                 }
-                self.leave_letters(tx, message, origin).await?;
+                course.counts.applied += u64::from(is_new);
+                course.counts.duplicates += u64::from(!is_new);
             }
             self.pace.learn(end - done, started.elapsed(), TURN);
             done = end;
@@ -232,7 +254,7 @@ where
         if let Some(positions) = self.options.positions.as_ref().filter(|_| done < batch.len()) {
             self.in_time(positions.give_back(tx, &self.name, &mut claims)).await?;
         }
-        Ok((done, claims))
+        Ok(claims)
     }
 
     /// Which of these messages are new: by their positions, and the others by their ids.
@@ -252,54 +274,20 @@ where
         Ok(messages.iter().map(is_new).collect())
     }
 
-    /// Each message in a transaction of its own; a lane stops at its first failure.
-    async fn take_one_by_one(
+    /// All that is done for one message beside recording it.
+    async fn apply(
         &self,
-        batch: &[Message],
+        tx: &mut S::Tx<'static>,
+        message: &Message,
+        is_new: bool,
         origin: Origin,
-        verdicts: &mut Vec<Verdict>,
-    ) {
-        let mut failed: HashSet<LaneKey> = HashSet::new();
-        for (place, message) in batch.iter().enumerate() {
-            let lane = self.lane(message);
-            if failed.contains(&lane) {
-                verdicts.push(Verdict::Behind);
-                continue;
-            }
-            let verdict = match self.take_one(message, origin).await {
-                Ok(verdict) => verdict,
-                Err(failure) => {
-                    let rest = batch.len() - place;
-                    verdicts.extend(vec![Verdict::Failed(failure); rest]);
-                    return;
-                }
-            };
-            if matches!(verdict, Verdict::Failed(_)) {
-                failed.insert(lane);
-            }
-            verdicts.push(verdict);
+        claims: &Claims,
+        alarm: Pin<&mut Sleep>,
+    ) -> Result<(), HandlerError> {
+        if is_new {
+            self.take_effect(tx, message, origin, claims, alarm).await?;
         }
-    }
-
-    /// # Errors
-    /// When there is no transaction to be had, for nobody, or the store is silent: to wait so for
-    /// each of many would take hours.
-    async fn take_one(&self, message: &Message, origin: Origin) -> Result<Verdict, Failure> {
-        let error = match self.apply_together(std::slice::from_ref(message), origin).await {
-            Ok(1) => return Ok(Verdict::Confirmed),
-            Ok(_) => HandlerError::Failed(not_taken_up()),
-            Err(Trouble::Store(failure) | Trouble::Silence(failure)) => return Err(failure),
-            Err(Trouble::Message(error)) => error,
-        };
-        if matches!(error, HandlerError::AlreadyApplied) {
-            return Ok(self.note_applied(message, origin).await.into());
-        }
-        let failure = self.failure(error);
-        Ok(if self.is_final(&failure, message) {
-            self.bury(message, failure).await
-        } else {
-            Verdict::Failed(failure)
-        })
+        Ok(self.leave_letters(tx, message, origin).await?)
     }
 
     /// It is recorded: runs the handler and keeps what it returns, with the id.
@@ -377,7 +365,7 @@ where
     /// The effect is there already: remembers that, so that the next copy costs less.
     async fn note_applied(&self, message: &Message, origin: Origin) -> Result<(), Failure> {
         let mut tx = self.in_time(self.store.begin()).await?;
-        let claims = self.in_time(self.claim(&mut tx, std::slice::from_ref(message))).await?;
+        let claims = self.in_time(self.claim(&mut tx, &[message])).await?;
         self.in_time(self.record(&mut tx, &claims, &[message])).await?;
         self.turn(&mut tx, message, Origin::Letters).await?;
         self.leave_letters(&mut tx, message, origin).await?;
@@ -398,11 +386,6 @@ async fn overdue(mut alarm: Pin<&mut Sleep>, deadline: Instant) {
         }
         alarm.as_mut().reset(deadline);
     }
-}
-
-/// A transaction was committed without the message that it was for: never a confirmation.
-fn not_taken_up() -> Failure {
-    Failure::transient("E-SINK-CONTRACT", "the consumer committed nothing for its message")
 }
 
 #[async_trait]

@@ -38,7 +38,7 @@ where
     /// Opens a transaction for messages of a batch.
     pub(super) async fn begin<'m>(
         &self,
-        batch: &'m [Message],
+        batch: &[&'m Message],
         origin: Origin,
     ) -> Result<Begun<'m, S::Tx<'static>>, Failure> {
         let options = &self.options;
@@ -50,8 +50,8 @@ where
         }
         let no_letters = letters.is_some();
         match &options.positions {
-            Some(positions) if batch.iter().any(Claims::concern) => {
-                let wanted = batch.iter().filter(|message| self.handler.wants(message));
+            Some(positions) if batch.iter().copied().any(Claims::concern) => {
+                let wanted = batch.iter().copied().filter(|message| self.handler.wants(message));
                 let Some(claims) = positions.expected(wanted) else {
                     return Ok(Begun::empty(self.store.begin().await?));
                 };
@@ -70,11 +70,12 @@ where
 
     async fn begin_with_ids<'m>(
         &self,
-        batch: &'m [Message],
+        batch: &[&'m Message],
         no_letters: bool,
     ) -> Result<Begun<'m, S::Tx<'static>>, Failure> {
         let end = batch.len().min(self.pace.chunk());
-        let taken: Vec<_> = batch[..end].iter().filter(|m| self.handler.wants(m)).collect();
+        let taken: Vec<_> =
+            batch[..end].iter().copied().filter(|m| self.handler.wants(m)).collect();
         let ids: Vec<_> = taken.iter().map(|message| message.event.id).collect();
         let opening = Opening { steps: &[], ids: &ids, no_letters };
         let (tx, is_so) = self.store.begin_with(&self.name, opening).await?;

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::try_join;
+use futures_util::future::{BoxFuture, FutureExt, try_join};
 use semel_core::{
     Batch, DeadLetters, Delivery, EventId, Failure, Guarantees, Holding, InboxStore, Limit,
     Message, Published, Receipt, Settlement, Sink, Source,
 };
+use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use super::in_place::calls_for;
 use super::patience::in_time;
 use super::{Consumer, Handler, Origin, counting};
 use crate::relay::{Relay, Report};
@@ -98,6 +100,7 @@ where
             consumer: self.parts.name.clone(),
             out: HashMap::new(),
             receipts: 0,
+            settled: Arc::default(),
             patience: self.parts.options.settings.publish_timeout,
         };
         let name = format!("{}.letters", self.parts.name);
@@ -113,8 +116,7 @@ where
     ) -> Relay {
         let options = &self.parts.options;
         let settings = options.settings.clone();
-        // Each message may be tried twice: with the others, and alone.
-        let calls = u32::try_from(settings.batch_events).unwrap_or(u32::MAX).saturating_mul(2);
+        let calls = calls_for(settings.batch_events);
         let settings = Settings {
             publish_timeout: settings.publish_timeout
                 + options.handler_timeout.saturating_mul(calls),
@@ -188,6 +190,8 @@ struct DueLetters<Tx> {
     consumer: String,
     out: HashMap<Receipt, EventId>,
     receipts: u64,
+    /// The next of a lane may be due then.
+    settled: Arc<Notify>,
     /// How long the store may take.
     patience: Duration,
 }
@@ -220,10 +224,16 @@ impl<Tx> Source for DueLetters<Tx> {
         Ok(batch)
     }
 
+    fn wakeup(&mut self) -> BoxFuture<'static, ()> {
+        let settled = Arc::clone(&self.settled);
+        async move { settled.notified().await }.boxed()
+    }
+
     async fn settle(&mut self, settlements: &[Settlement]) -> Result<Holding, Failure> {
         for settlement in settlements {
             self.out.remove(&settlement.receipt);
         }
+        self.settled.notify_one();
         Ok(Holding::Held)
     }
 }

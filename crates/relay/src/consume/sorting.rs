@@ -1,5 +1,7 @@
 //! Which messages of a transaction are to take effect, before any does.
 
+use std::collections::HashSet;
+
 use semel_core::inbox::Tally;
 use semel_core::{Failure, HandlerError, InboxStore, Message};
 
@@ -17,21 +19,25 @@ where
     pub(super) async fn sort_out<'m>(
         &self,
         tx: &mut S::Tx<'static>,
-        messages: &'m [Message],
+        messages: &[&'m Message],
         origin: Origin,
         claims: &mut Claims,
         with_letters: &mut Option<bool>,
         counts: &mut Tally,
     ) -> Result<Vec<&'m Message>, HandlerError> {
         let mut taken = Vec::with_capacity(messages.len());
-        for message in messages {
+        let near_letters = match origin {
+            Origin::Broker => self.near_letters(tx, messages, with_letters).await?,
+            Origin::Letters => HashSet::new(),
+        };
+        for (place, message) in messages.iter().copied().enumerate() {
             let is_wanted = self.handler.wants(message);
             if is_wanted && claims.pass(message) {
                 counts.duplicates += 1;
                 continue;
             }
-            let turn = match is_wanted || self.is_waited_for(message) {
-                true => self.place(tx, message, origin, with_letters).await?,
+            let turn = match self.is_concerned(message) {
+                true => self.place(tx, message, origin, near_letters.contains(&place)).await?,
                 false => Some(Turn::Now),
             };
             match turn {
@@ -62,10 +68,9 @@ where
         tx: &mut S::Tx<'static>,
         message: &Message,
         origin: Origin,
-        with_letters: &mut Option<bool>,
+        is_near_letters: bool,
     ) -> Result<Option<Turn>, Failure> {
-        let is_from_broker = origin == Origin::Broker;
-        if is_from_broker && self.waits_among_letters(tx, message, with_letters).await? {
+        if is_near_letters && self.waits_among_letters(tx, message).await? {
             return Ok(None);
         }
         self.turn(tx, message, origin).await.map(Some)

@@ -70,7 +70,8 @@ async fn one_failure_undoes_the_batch_and_only_that_message_waits() {
     let tries = AtomicU32::new(0);
     let handler = handler_fn(move |tx: &mut MemoryTx, message: &Message| {
         tx.add(name(message), 1);
-        let stumbles = name(message) == "b:1" && tries.fetch_add(1, Ordering::Relaxed) < 3;
+        // Behind others, and by itself: that is the attempt which counts.
+        let stumbles = name(message) == "b:1" && tries.fetch_add(1, Ordering::Relaxed) < 2;
         Box::pin(async move {
             if stumbles {
                 Err(Failure::transient("E-TEST", "busy").into())

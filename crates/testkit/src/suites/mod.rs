@@ -66,7 +66,7 @@ mod tests {
         &[include_str!("subscription.rs")],
         &[include_str!("sink.rs")],
         &[include_str!("inbox.rs")],
-        &[include_str!("letters.rs")],
+        &[include_str!("letters.rs"), include_str!("letters/marks.rs")],
         &[
             include_str!("idempotency.rs"),
             include_str!("idempotency/admin.rs"),

@@ -66,7 +66,7 @@ use super::error;
 ///     tx.send(Message::first("bill.events", bill))?;
 ///     Ok(Default::default())
 /// }));
-/// let consumer = Consumer::new("billing", inbox, bill);
+/// let consumer = Consumer::builder("billing", inbox).build_with(bill);
 /// # let _ = consumer; Ok(()) }
 /// ```
 #[derive(Clone)]

@@ -1,9 +1,14 @@
 //! Dead letters in the consumer's own database.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
 use semel_core::admin::{AdminStore, Filter, Selection, State};
-use semel_core::letters::LettersAdmin;
-use semel_core::memory::MemoryDatabase;
-use semel_core::{Event, EventId};
+use semel_core::letters::{DeadLetters, Letter, LetterBook, LettersAdmin, Numbered, Standing};
+use semel_core::memory::{MemoryDatabase, MemoryTx};
+use semel_core::{Event, EventId, Failure, Message};
 use semel_relay::{ConsumerBuilder, OnDead, Settings, Stop};
 
 use super::{LONG, World};
@@ -72,6 +77,136 @@ async fn a_running_consumer_takes_up_what_is_retried() {
     world.letters().retry(&all_dead()).await.unwrap();
     tokio::time::sleep(LONG).await;
     assert_eq!(world.effects(["a:13", "a:1", "last of a"]), [1, 1, 1]);
+    stopper.stop();
+    running.await.unwrap().unwrap();
+}
+
+/// Whatever comes would be asked for twice, one message after the other, as long as a letter is there.
+#[tokio::test(start_paused = true)]
+async fn only_what_a_letter_concerns_is_asked_where_it_stands() {
+    let world = World::new();
+    world.place("a", 13).await;
+    world.drain(world.with_letters()).await;
+    for lane in 0..500 {
+        world.place(&format!("lane {lane}"), 1).await;
+        if lane % 100 == 0 {
+            world.place("a", lane).await;
+        }
+    }
+    let letters = Asked { inner: world.database.clone(), calls: Arc::default() };
+    let calls = Arc::clone(&letters.calls);
+    world.drain(world.builder().dead_letters(letters)).await;
+    assert_eq!(world.states().await.len(), 1 + 5);
+    for lane in 0..500 {
+        assert_eq!(world.database.get(&format!("lane {lane}:1")), 1);
+    }
+    let [concerned, standing] = [&calls[0], &calls[1]].map(|calls| calls.load(Ordering::Relaxed));
+    assert!(standing == 5 && concerned < 20, "{standing} and {concerned} questions");
+}
+
+/// Letters that count how often they are asked: for many messages, and for one.
+struct Asked {
+    inner: MemoryDatabase,
+    calls: Arc<[AtomicUsize; 2]>,
+}
+
+#[async_trait]
+impl LetterBook for Asked {
+    async fn due(&self, consumer: &str, limit: usize) -> Result<Vec<Message>, Failure> {
+        self.inner.due(consumer, limit).await
+    }
+
+    async fn page(
+        &self,
+        consumer: &str,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Numbered>, Failure> {
+        self.inner.page(consumer, after, limit).await
+    }
+
+    async fn find(&self, consumer: &str, id: EventId) -> Result<Option<Letter>, Failure> {
+        LetterBook::find(&self.inner, consumer, id).await
+    }
+
+    async fn retry(&self, consumer: &str, ids: &[EventId]) -> Result<usize, Failure> {
+        LetterBook::retry(&self.inner, consumer, ids).await
+    }
+
+    async fn discard(&self, consumer: &str, ids: &[EventId]) -> Result<usize, Failure> {
+        LetterBook::discard(&self.inner, consumer, ids).await
+    }
+}
+
+#[async_trait]
+impl DeadLetters<MemoryTx> for Asked {
+    async fn any(&self, tx: &mut MemoryTx, consumer: &str) -> Result<bool, Failure> {
+        self.inner.any(tx, consumer).await
+    }
+
+    async fn standing(
+        &self,
+        tx: &mut MemoryTx,
+        consumer: &str,
+        event: &Event,
+    ) -> Result<Standing, Failure> {
+        self.calls[1].fetch_add(1, Ordering::Relaxed);
+        self.inner.standing(tx, consumer, event).await
+    }
+
+    async fn concerned(
+        &self,
+        tx: &mut MemoryTx,
+        consumer: &str,
+        events: &[&Event],
+    ) -> Result<Vec<bool>, Failure> {
+        self.calls[0].fetch_add(1, Ordering::Relaxed);
+        self.inner.concerned(tx, consumer, events).await
+    }
+
+    async fn put(&self, tx: &mut MemoryTx, consumer: &str, letter: &Letter) -> Result<(), Failure> {
+        self.inner.put(tx, consumer, letter).await
+    }
+
+    async fn remove(
+        &self,
+        tx: &mut MemoryTx,
+        consumer: &str,
+        event: &Event,
+    ) -> Result<(), Failure> {
+        self.inner.remove(tx, consumer, event).await
+    }
+
+    async fn release(
+        &self,
+        tx: &mut MemoryTx,
+        consumer: &str,
+        event: &Event,
+    ) -> Result<(), Failure> {
+        self.inner.release(tx, consumer, event).await
+    }
+}
+
+/// Though the consumer looks for what is retried only once a second.
+#[tokio::test(start_paused = true)]
+async fn what_waits_behind_a_letter_that_is_retried_follows_at_once() {
+    const BEHIND: i64 = 320;
+    let world = World::new();
+    world.place("a", 1_000).await;
+    world.place("a", 13).await;
+    for cents in 14..14 + BEHIND {
+        world.place("a", cents).await;
+    }
+    let subscription = world.broker.subscribe("payments", &["orders"]);
+    let (stopper, stop) = Stop::new();
+    let running = tokio::spawn(world.with_letters().build().run(subscription, stop));
+    tokio::time::sleep(LONG).await;
+    assert_eq!(world.database.get("last of a"), 1_000);
+    world.repair().await;
+    assert_eq!(world.letters().retry(&all_dead()).await.unwrap(), 1);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(world.database.get("last of a"), 13 + BEHIND, "all of them, in order");
+    assert!(world.states().await.is_empty());
     stopper.stop();
     running.await.unwrap().unwrap();
 }

@@ -1,5 +1,6 @@
 //! The consumer runtime: typed handlers, what follows from them, letters, order, forgetting.
 
+mod batches;
 mod handlers;
 mod letters;
 mod order;

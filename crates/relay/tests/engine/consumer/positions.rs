@@ -12,6 +12,7 @@ use semel_core::marks::Step;
 use semel_core::memory::{MemoryDatabase, MemoryTx};
 use semel_core::{
     AdminStore, Event, EventId, Failure, InboxStore, Marks, Message, Position, Published, Sink,
+    Verdict,
 };
 use semel_relay::{Consumer, ConsumerBuilder, Handler, Stop, handler_fn};
 
@@ -204,6 +205,58 @@ async fn poison_waits_in_its_place_and_leaves_it_as_a_letter() {
     world.broker.publish(&messages).await;
     world.drain(world.by_position()).await;
     assert_eq!(world.effects(["a:1", "b:13", "a:2", "b:3"]), [1; 4]);
+}
+
+/// In one call: the log of the one that fails goes as far as that, the other one all the way.
+#[tokio::test(start_paused = true)]
+async fn a_mark_passes_no_message_that_failed_and_holds_no_other_log() {
+    let (world, (one, other)) = (World::new(), (log("orders/0"), log("orders/1")));
+    let orders = |cents: std::ops::Range<i64>| cents.map(|cents| world.event("a", cents));
+    let bad: Vec<_> = orders(10..20).collect(); // 13 is the fourth
+    let good: Vec<_> = orders(30..40).collect();
+    let batch: Vec<_> = (0..)
+        .zip(bad.iter().zip(&good))
+        .flat_map(|(place, (bad, good))| [at(&one, place, bad), at(&other, place, good)])
+        .collect();
+    let consumer = world.by_position().build();
+    let Published::Each(verdicts) = consumer.publish(&batch).await else { panic!("one fails") };
+    let (of_one, of_other): (Vec<_>, Vec<_>) =
+        verdicts.chunks(2).map(|both| (both[0].clone(), both[1].clone())).unzip();
+    assert_eq!(of_other, vec![Verdict::Confirmed; 10]);
+    assert_eq!(of_one[..3], vec![Verdict::Confirmed; 3]);
+    assert!(matches!(of_one[3], Verdict::Failed(_)), "{of_one:?}");
+    assert_eq!(of_one[4..], vec![Verdict::Behind; 6]);
+    assert_eq!((world.mark(&one).await, world.mark(&other).await), (Some(3), Some(10)));
+
+    world.repair().await;
+    let left: Vec<_> = batch.iter().step_by(2).skip(3).cloned().collect();
+    for again in [&left, &batch] {
+        assert_eq!(consumer.publish(again).await, Published::All);
+    }
+    let effects =
+        |cents: std::ops::Range<i64>| cents.map(|cents| world.database.get(&format!("a:{cents}")));
+    assert!(effects(10..20).chain(effects(30..40)).all(|effects| effects == 1));
+    assert_eq!((world.mark(&one).await, world.mark(&other).await), (Some(10), Some(10)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_wants_moves_no_mark_and_is_passed_by() {
+    let (world, log) = (World::new(), log("orders/0"));
+    let mut events: Vec<_> = (1..=6).map(|cents| world.event("a", cents)).collect();
+    for event in &mut events[..4] {
+        event.event_type = "Other".into();
+    }
+    let messages: Vec<_> =
+        (0..).zip(&events).map(|(place, event)| at(&log, place, event)).collect();
+    let consumer = world.by_position().build();
+    assert_eq!(consumer.publish(&messages[..3]).await, Published::All);
+    assert_eq!(world.mark(&log).await, None);
+    for _ in 0..2 {
+        assert_eq!(consumer.publish(&messages[3..]).await, Published::All);
+        assert_eq!(world.mark(&log).await, Some(6));
+    }
+    assert_eq!(consumer.publish(&messages).await, Published::All);
+    assert_eq!(world.effects(["a:4", "a:5", "a:6"]), [0, 1, 1]);
 }
 
 #[tokio::test(start_paused = true)]
