@@ -118,8 +118,9 @@ where
         let settings = options.settings.clone();
         let calls = calls_for(settings.batch_events);
         let settings = Settings {
-            publish_timeout: settings.publish_timeout
-                + options.handler_timeout.saturating_mul(calls),
+            publish_timeout: settings
+                .publish_timeout
+                .saturating_add(options.handler_timeout.saturating_mul(calls)),
             poll_interval: settings.poll_interval.max(poll_interval),
             ..settings
         };
