@@ -17,6 +17,8 @@ install_clients() {
   python3 -m venv "$part" &&
     "$part/bin/python" -m pip install --quiet --disable-pip-version-check \
       --requirement "$requirements" &&
+    # Its programs name the folder that they were installed in.
+    sed -i "1s|^#!$part/|#!$clients/|" "$part"/bin/aws* &&
     mv --no-target-directory "$part" "$clients"
 }
 

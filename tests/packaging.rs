@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -165,14 +166,18 @@ fn the_configuration_of_the_image_is_the_one_that_is_mounted() {
     assert_eq!(*told, format!("PLAINTEXT://{broker}"));
 }
 
-/// Where it is there: what it would refuse is nothing that a parser of YAML knows.
+/// Docker is no server that a test can be given, so nothing is missing where it is not: the structure is held by
+/// [`Compose`] everywhere, and here is what only Docker would refuse.
 #[test]
-fn docker_takes_the_compose_file() {
+fn docker_takes_the_compose_file_where_there_is_docker() {
     let docker = |arguments: &[&str]| {
         let mut command = Command::new("docker");
         command.arg("compose").args(arguments).env("SEMEL_API_TOKEN", "a token").output()
     };
     if !docker(&["version"]).is_ok_and(|output| output.status.success()) {
+        // Past the harness, which hides what tests print that pass.
+        let told = b"NOT ASKED docker_takes_the_compose_file_where_there_is_docker: there is no docker compose\n";
+        io::stderr().write_all(told).unwrap();
         return;
     }
     let file = root().join("packaging/docker/compose.yaml");

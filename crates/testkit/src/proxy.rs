@@ -1,7 +1,9 @@
-//! A TCP proxy in front of a server, to cut connections, and to delay and to lose what it says.
+//! A TCP proxy in front of a server, to cut connections, to delay and to lose what it says, and to count
+//! how often it is asked.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -39,6 +41,7 @@ struct Weather {
 pub struct Proxy {
     address: SocketAddr,
     weather: Arc<watch::Sender<Weather>>,
+    answers: Arc<AtomicU64>,
     accepting: JoinHandle<()>,
 }
 
@@ -51,8 +54,9 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("its address");
         let weather = Arc::new(watch::Sender::new(Weather::default()));
-        let accepting = tokio::spawn(accept(listener, target.into(), Arc::clone(&weather)));
-        Self { address, weather, accepting }
+        let answers = Arc::default();
+        let accepting = accept(listener, target.into(), Arc::clone(&weather), Arc::clone(&answers));
+        Self { address, weather, answers, accepting: tokio::spawn(accepting) }
     }
 
     /// Where it listens, as host and port.
@@ -76,6 +80,13 @@ impl Proxy {
         self.weather.send_modify(|weather| weather.delay_replies = delay);
     }
 
+    /// How many round trips there were: how often the server has answered on any connection. What it
+    /// says without a word of the client between is one answer.
+    #[must_use]
+    pub fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
+    }
+
     /// Whether what the server says is lost. What the client says still arrives.
     pub fn swallow_replies(&self, swallow: bool) {
         self.weather.send_modify(|weather| weather.swallow_replies = swallow);
@@ -89,19 +100,24 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, target: String, weather: Arc<watch::Sender<Weather>>) {
+async fn accept(
+    listener: TcpListener,
+    target: String,
+    weather: Arc<watch::Sender<Weather>>,
+    answers: Arc<AtomicU64>,
+) {
     while let Ok((client, _)) = listener.accept().await {
         let now = *weather.borrow();
         if now.refuse {
             continue;
         }
         let (target, mut changes) = (target.clone(), weather.subscribe());
-        let weather = Arc::clone(&weather);
+        let (weather, answers) = (Arc::clone(&weather), Arc::clone(&answers));
         tokio::spawn(async move {
             let until_cut = changes.wait_for(|weather| weather.cuts != now.cuts);
             tokio::select! {
                 _ = until_cut => {}
-                () = carry(client, target, weather, now.cuts) => {}
+                () = carry(client, target, weather, now.cuts, answers) => {}
             }
         });
     }
@@ -114,6 +130,7 @@ async fn carry(
     target: String,
     weather: Arc<watch::Sender<Weather>>,
     cuts_before: u64,
+    answers: Arc<AtomicU64>,
 ) {
     let Ok(server) = TcpStream::connect(target).await else { return };
     for side in [&client, &server] {
@@ -121,9 +138,22 @@ async fn carry(
     }
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
+    let is_asked = AtomicBool::new(false);
+    let questions = async {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
+            is_asked.store(true, Ordering::Relaxed);
+            if to_server.write_all(&buffer[..read]).await.is_err() {
+                return;
+            }
+        }
+    };
     let replies = async {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
+            if is_asked.swap(false, Ordering::Relaxed) {
+                answers.fetch_add(1, Ordering::Relaxed);
+            }
             let Weather { swallow_replies, delay_replies, cuts, .. } = *weather.borrow();
             if cuts != cuts_before {
                 return;
@@ -138,6 +168,6 @@ async fn carry(
     };
     tokio::select! {
         () = replies => {}
-        _ = tokio::io::copy(&mut from_client, &mut to_server) => {}
+        () = questions => {}
     }
 }

@@ -1,6 +1,7 @@
 //! PostgreSQL: the shared suites, and what is particular to it.
 
 mod admin;
+mod appends;
 mod check;
 mod dividing;
 mod failures;

@@ -4,7 +4,9 @@ use semel_core::admin::{Cursor, EventView, Filter};
 use semel_core::{EventId, Timestamp};
 use serde_json::{Value, json};
 
-use super::{Desk, EFFECT, database_problem, life, open_inbox};
+use super::life::{self, Life};
+use super::touched::touched;
+use super::{Desk, EFFECT, database_problem, open_inbox};
 use crate::args::{EventsCommand, PageOptions, ShowOptions};
 use crate::exit::{Exit, Problem};
 use crate::output::{Align, Format, Table, plain, print, print_json};
@@ -47,15 +49,17 @@ pub(super) async fn show(options: &ShowOptions) -> Result<Exit, Problem> {
     let Some(view) = found else {
         return Err(desk.problem(not_found(options.id)));
     };
-    let applied = applied(options).await?;
+    let touched = touched(&*desk.database.insight(), &desk.owner, &view).await;
+    let touched = touched.map_err(|failure| desk.problem(failure))?;
+    let life = Life { applied: applied(options).await?, touched, view };
     match options.output.format {
         Format::Text => {
-            print(&text(&view, options.payload));
-            print(&format!("\n{}", life::text(&view, &applied)));
+            print(&text(&life.view, options.payload));
+            print(&format!("\n{}", life::text(&life)));
         }
         Format::Json => {
-            let mut value = json(&view, options.payload);
-            value["life"] = life::json(&view, &applied);
+            let mut value = json(&life.view, options.payload);
+            value["life"] = life::json(&life);
             print_json(&value);
         }
     }

@@ -1,18 +1,29 @@
-//! The life of an event, step by step: written, due, tried, published or given up, applied.
+//! The life of an event, step by step: written, due, changed by operators, tried, published or given up,
+//! applied.
 
 use semel_core::Timestamp;
 use semel_core::admin::{EventView, State};
 use serde_json::{Value, json};
 
+use super::touched::Touched;
 use crate::output::plain;
 
 /// What happened, and when, as far as it is known.
 type Step = (Option<Timestamp>, String);
 
+/// What is known of an event.
+pub(super) struct Life {
+    pub(super) view: EventView,
+    /// By operators, the earliest first.
+    pub(super) touched: Vec<Touched>,
+    /// By which consumers, and when; the earliest first.
+    pub(super) applied: Vec<(String, Timestamp)>,
+}
+
 /// One line for each step, for people.
-pub(super) fn text(view: &EventView, applied: &[(String, Timestamp)]) -> String {
+pub(super) fn text(life: &Life) -> String {
     let mut text = String::from("life\n");
-    for (at, what) in steps(view, applied) {
+    for (at, what) in steps(life) {
         let at = at.map_or_else(|| "-".to_owned(), |at| at.to_string());
         text += &format!("  {at:<32}{}\n", plain(&what));
     }
@@ -20,17 +31,27 @@ pub(super) fn text(view: &EventView, applied: &[(String, Timestamp)]) -> String 
 }
 
 /// The same for programs.
-pub(super) fn json(view: &EventView, applied: &[(String, Timestamp)]) -> Value {
+pub(super) fn json(life: &Life) -> Value {
     let step = |(at, what): Step| json!({ "at": at, "what": what });
-    steps(view, applied).into_iter().map(step).collect()
+    steps(life).into_iter().map(step).collect()
 }
 
-fn steps(view: &EventView, applied: &[(String, Timestamp)]) -> Vec<Step> {
+fn steps(life: &Life) -> Vec<Step> {
+    let Life { view, touched, applied } = life;
     let event = &view.event;
     let mut steps: Vec<Step> = vec![(Some(event.created_at), "written".into())];
     if let Some(at) = event.available_at {
         steps.push((Some(at), "due, not before".into()));
     }
+    // What failed before is not counted any more: an operator began anew.
+    let last = touched.last().map(|last| last.at);
+    let (before, after): (Vec<_>, Vec<_>) =
+        applied.iter().partition(|(_, at)| last.is_some_and(|last| *at < last));
+    let effect = |(who, at): &(String, Timestamp)| (Some(*at), format!("applied by {who}"));
+    let mut past: Vec<_> = touched.iter().map(|one| (Some(one.at), one.how.clone())).collect();
+    past.extend(before.into_iter().map(effect));
+    past.sort_by_key(|(at, _)| *at);
+    steps.extend(past);
     if view.attempts > 0 {
         let plural = if view.attempts == 1 { "attempt" } else { "attempts" };
         let why = view.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
@@ -54,7 +75,7 @@ fn steps(view: &EventView, applied: &[(String, Timestamp)]) -> Vec<Step> {
         State::Discarded => (None, "given up by an operator".into()),
     };
     steps.push((at, what));
-    steps.extend(applied.iter().map(|(who, at)| (Some(*at), format!("applied by {who}"))));
+    steps.extend(after.into_iter().map(effect));
     steps
 }
 
@@ -64,24 +85,34 @@ mod tests {
 
     use super::*;
 
+    fn told(life: &Life) -> Vec<String> {
+        steps(life).into_iter().map(|(_, what)| what).collect()
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
     #[test]
     fn a_life_has_its_steps_in_order() {
         let mut view = EventView::pending(Event::new("order", "42", "OrderPlaced"));
         view.attempts = 2;
         view.error = Some("E-KAFKA: no".into());
         view.state = State::Published;
-        view.published_at = Some(Timestamp::UNIX_EPOCH);
-        let told: Vec<_> = steps(&view, &[("payments".into(), Timestamp::UNIX_EPOCH)])
-            .into_iter()
-            .map(|(_, what)| what)
-            .collect();
+        view.published_at = Some(at(9));
+        let touch = |second, how: &str| Touched { at: at(second), how: how.into() };
+        let touched = vec![touch(3, "retried by olga"), touch(7, "published again by olga")];
+        let applied = vec![("payments".into(), at(5)), ("emails".into(), at(9))];
         let expected = [
             "written",
+            "retried by olga",
+            "applied by payments",
+            "published again by olga",
             "2 failed attempts: E-KAFKA: no",
             "published: the sink confirmed it",
-            "applied by payments",
+            "applied by emails",
         ];
-        assert_eq!(told, expected);
+        assert_eq!(told(&Life { view, touched, applied }), expected);
     }
 
     #[test]
@@ -89,11 +120,12 @@ mod tests {
         let mut view = EventView::pending(Event::new("order", "42", "OrderPlaced"));
         view.error = Some("too large".into());
         view.state = State::Dead;
-        let (_, last) = steps(&view, &[]).pop().unwrap();
+        let mut life = Life { view, touched: Vec::new(), applied: Vec::new() };
+        let last = told(&life).pop().unwrap();
         assert_eq!(last, "dead letter (too large): semel dead retry, or semel dead discard");
-        (view.state, view.attempts) = (State::Failed, 2);
-        view.next_attempt = Some(Timestamp::UNIX_EPOCH);
-        let last = steps(&view, &[]).pop().unwrap();
+        (life.view.state, life.view.attempts) = (State::Failed, 2);
+        life.view.next_attempt = Some(Timestamp::UNIX_EPOCH);
+        let last = steps(&life).pop().unwrap();
         assert_eq!(last, (Some(Timestamp::UNIX_EPOCH), "is tried again: attempt 3".into()));
     }
 }

@@ -37,6 +37,7 @@ pub(crate) mod send;
 pub(crate) mod status;
 pub(crate) mod tap;
 pub(crate) mod top;
+mod touched;
 pub(crate) mod verify;
 #[cfg(feature = "page")]
 mod views;

@@ -1,5 +1,9 @@
 //! Help, completions, manual page; colours.
 
+use std::process::{Command, Stdio};
+
+use semel_testkit::services::python;
+
 use crate::shop::Shop;
 
 #[test]
@@ -33,8 +37,32 @@ fn completions_and_manual_page_name_the_commands() {
 fn nothing_that_is_piped_has_colours() {
     let shop = Shop::new();
     shop.insert_of_type("1", "A");
-    let output = shop.command(&["relay", "--drain"]).env("NO_COLOR", "1").output().unwrap();
+    let output = shop.command(&["relay", "--drain"]).output().unwrap();
     assert!(output.status.success());
     let text = [output.stdout, output.stderr].concat();
-    assert!(!text.contains(&0x1b), "{}", String::from_utf8_lossy(&text));
+    assert!(!text.contains(&ESCAPE), "{}", String::from_utf8_lossy(&text));
 }
+
+/// By its convention a `NO_COLOR` that is empty says nothing.
+#[test]
+fn a_terminal_has_colours_unless_it_is_told_not_to() {
+    let Some(python) = python() else { return };
+    let shop = Shop::new();
+    for (no_color, has_colours) in [(None, true), (Some(""), true), (Some("1"), false)] {
+        shop.insert_of_type("1", "A");
+        let mut command = Command::new(&python);
+        command.args(["-c", IN_A_TERMINAL, env!("CARGO_BIN_EXE_semel"), "relay", "--drain"]);
+        command.current_dir(shop.folder.path()).stdin(Stdio::null()).env_remove("NO_COLOR");
+        let output = command.envs(no_color.map(|value| ("NO_COLOR", value))).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains("drained") || text.contains("relay"), "{text}");
+        assert_eq!(output.stdout.contains(&ESCAPE), has_colours, "{no_color:?}: {text}");
+    }
+}
+
+const ESCAPE: u8 = 0x1b;
+
+/// Gives a program a terminal, and what it says there.
+const IN_A_TERMINAL: &str =
+    "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))";

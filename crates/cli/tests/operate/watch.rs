@@ -133,3 +133,43 @@ fn the_life_of_an_event_goes_from_the_outbox_to_the_effect() {
         ["written", "published: the sink confirmed it", "applied by payments", "applied by emails"];
     assert_eq!(steps, expected);
 }
+
+/// Two fail and die, are retried and die again, are retried once more and are published: what the relay made of
+/// them before is not known any more, and who had it begin anew is.
+#[test]
+fn the_life_of_an_event_tells_what_operators_did_to_it() {
+    let shop = Shop::new();
+    shop.configure("topic = \"{header.missing}\"");
+    shop.insert_of_type("1", "OrderPlaced");
+    shop.insert_of_type("2", "OrderPaid");
+    shop.expect(1, &["relay", "--drain"]);
+    let ids = shop.json(&["events", "list"])["events"].clone();
+    let [first, second] = [0, 1].map(|place| ids[place]["id"].as_str().unwrap().to_owned());
+    let life = |id: &str| -> Vec<String> {
+        let life = shop.json(&["events", "show", id])["life"].clone();
+        life.as_array().unwrap().iter().map(|step| step["what"].as_str().unwrap().into()).collect()
+    };
+    let died = life(&first);
+    assert_eq!(died.len(), 3, "written, tried, dead: {died:?}");
+    shop.expect(0, &["dead", "retry", &first]);
+    shop.expect(1, &["relay", "--drain"]);
+    shop.configure("");
+    shop.expect(0, &["dead", "retry", "--all", "--yes", "--type", "OrderPlaced"]);
+    shop.expect(0, &["relay", "--drain"]);
+
+    let lived = life(&first);
+    let [written, by_id, by_kind, published] = &lived[..] else { panic!("{lived:?}") };
+    assert_eq!((written.as_str(), published.as_str()), ("written", PUBLISHED));
+    let (how, who) = by_id.split_once(" by ").unwrap();
+    assert!(how == "retried" && who.contains('@'), "{by_id}");
+    let expected =
+        format!("perhaps retried by {who}, who chose state:dead event:OrderPlaced: 1 event");
+    assert_eq!(*by_kind, expected);
+    let told = shop.expect(0, &["events", "show", &first]);
+    let line = told.lines().find(|line| line.ends_with(by_id)).expect(&told);
+    assert!(line.trim_start().starts_with("20"), "it has its time: {line}");
+    let other = life(&second);
+    assert!(!other.iter().any(|step| step.contains(" by ")), "nobody touched it: {other:?}");
+}
+
+const PUBLISHED: &str = "published: the sink confirmed it";

@@ -124,6 +124,15 @@ impl Browser {
         );
     }
 
+    /// For pictures.
+    pub(crate) fn hide_scrollbars(&self) {
+        let params = json!({"hidden": true});
+        self.tell(
+            "goog/cdp/execute",
+            &json!({"cmd": "Emulation.setScrollbarsHidden", "params": params}),
+        );
+    }
+
     /// What the page wrote to its console that is no mere information.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let entries = self.tell("se/log", &json!({"type": "browser"}));

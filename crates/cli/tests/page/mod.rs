@@ -11,6 +11,7 @@ mod live;
 mod newcomer;
 mod pictures;
 pub(crate) mod relay;
+mod views;
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};

@@ -16,6 +16,7 @@ fn pictures() {
     let Some(browser) = Browser::open() else { return };
     let shop = Shop::new();
     let relay = Relay::start(&shop, "1KiB", "");
+    browser.hide_scrollbars();
     browser.go(&relay.url);
     browser.wait_for("Overview");
     let types = ["OrderPlaced", "OrderPaid", "OrderShipped"];
@@ -42,15 +43,23 @@ fn pictures() {
         sleep(Duration::from_secs(1));
         browser.picture(&folder.join(format!("page-{name}.png")));
     };
-    take("overview", "overview", "the last half hour", 940, 1280, "light");
-    take("overview-dark", "overview", "the last half hour", 940, 1280, "dark");
+    take("overview", "overview", "the last half hour", 960, 1280, "light");
+    take("overview-dark", "overview", "the last half hour", 960, 1280, "dark");
     take("events", "events", "OrderPlaced", 760, 1280, "light");
     take("dead", "dead", "Parked aggregates", 640, 1280, "light");
     take("narrow", "dead", "Parked aggregates", 800, 360, "light");
     browser.go(&format!("{}#/orders/events?q=state:dead", relay.url));
     browser.click("table[aria-label=Events] tbody a");
     browser.wait_for("Its life");
-    browser.size(1280, 760);
+    browser.size(1280, 680);
     sleep(Duration::from_secs(1));
     browser.picture(&folder.join("page-event.png"));
+    // Said for long enough, whatever time it is.
+    shop.execute(
+        "INSERT INTO semel_outages (pipeline, relay, sink, code, error, fix, since, seen_at) VALUES
+         ('orders', 'relay-2 7041', 'out', 'E-FILE-WRITE',
+             'write events.ndjson: No space left on device (os error 28)',
+             'check the disk (space, quota) and that the folder is still there', (unixepoch() - 252) * 1000000, 4102444800000000)",
+    );
+    take("sinks", "sinks", "check the disk", 480, 1280, "light");
 }

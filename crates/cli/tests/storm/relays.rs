@@ -3,7 +3,7 @@
 mod shares;
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -118,18 +118,20 @@ impl Relays {
     /// while before it is told.
     pub(crate) fn freeze(&self, number: usize) {
         self.signal(number, "STOP");
+        let began = Instant::now();
         while self.moves(number) {
+            assert!(began.elapsed() < PATIENCE, "relay {number} never stands: {}", self.logs());
             thread::sleep(Duration::from_millis(5));
         }
     }
 
     fn moves(&self, number: usize) -> bool {
         let id = self.running[number].as_ref().unwrap().id();
-        let threads = fs::read_dir(format!("/proc/{id}/task")).unwrap();
-        let mut states = threads.filter_map(|thread| {
-            let state = fs::read_to_string(thread.ok()?.path().join("stat")).ok()?;
-            state.rsplit_once(") ")?.1.chars().next()
-        });
+        let process = PathBuf::from(format!("/proc/{id}"));
+        let has_died = matches!(state_of(&process), None | Some('Z' | 'X'));
+        assert!(!has_died, "relay {number} has died: {}", self.logs());
+        let threads = fs::read_dir(process.join("task")).unwrap();
+        let mut states = threads.filter_map(|thread| state_of(&thread.ok()?.path()));
         states.any(|state| state != 'T')
     }
 
@@ -270,6 +272,12 @@ impl Relays {
         };
         sqlx::query(forget).execute(&mut connection).await.unwrap();
     }
+}
+
+/// Of a process or a thread, the letter that the system has for it; none where it is gone.
+fn state_of(process: &Path) -> Option<char> {
+    let state = fs::read_to_string(process.join("stat")).ok()?;
+    state.rsplit_once(") ")?.1.chars().next()
 }
 
 impl Drop for Relays {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use semel_testkit::services::Service;
 use tokio::time::sleep;
 
+use crate::relays::Relays;
 use crate::{LEADER, PROMISED, begin, end, sorted, storm};
 
 /// Relays which share a pipeline.
@@ -81,15 +82,15 @@ async fn lose_in_turn(service: Service, several: Several) {
         sleep(Duration::from_secs(1)).await;
         match losses % KINDS {
             0 => {
-                let victim = relays.owner_of(losses / KINDS % shares).await;
-                let loss = relays.lose(victim, |relays| relays.kill(victim)).await;
+                let loss = relays.lose(losses / KINDS % shares, Relays::kill).await;
                 sleep(Duration::from_millis(500)).await;
-                relays.start(victim);
+                relays.start(loss.victim);
                 took.push(relays.taken_over(loss, &lanes).await);
             }
             1 => {
-                let victim = relays.owner_of(losses / KINDS % shares).await;
-                let loss = relays.lose(victim, |relays| relays.freeze(victim)).await;
+                let freeze = |relays: &mut Relays, victim| relays.freeze(victim);
+                let loss = relays.lose(losses / KINDS % shares, freeze).await;
+                let victim = loss.victim;
                 took.push(relays.taken_over(loss, &lanes).await);
                 relays.thaw(victim);
             }

@@ -35,7 +35,7 @@ const ELSEWHERE: &[(&str, &str, &str, &str, &str)] = &[
         "docker compose ",
         "there may be no container engine",
         "tests/packaging.rs",
-        "docker_takes_the_compose_file",
+        "docker_takes_the_compose_file_where_there_is_docker",
     ),
     (
         "README.md",
@@ -107,6 +107,7 @@ const ELSEWHERE: &[(&str, &str, &str, &str, &str)] = &[
     ("docs/quickstart/kafka.md", "", WHOLE, QUICKSTART, "kafka"),
     ("docs/quickstart/rabbitmq.md", "", WHOLE, QUICKSTART, "rabbitmq"),
     ("docs/quickstart/redis.md", "", WHOLE, QUICKSTART, "redis"),
+    ("docs/quickstart/aws.md", "", WHOLE, QUICKSTART, "aws"),
     ("docs/quickstart/mqtt.md", "", WHOLE, QUICKSTART, "mqtt"),
     ("docs/quickstart/webhook.md", "", WHOLE, QUICKSTART, "webhook"),
 ];

@@ -13,6 +13,8 @@ use super::{PATIENCE, Relays};
 
 /// What a relay had when it was lost.
 pub(crate) struct Loss {
+    pub(crate) victim: usize,
+    /// One at least.
     shares: BTreeSet<usize>,
     at: Instant,
     /// How many bytes of events there were.
@@ -22,11 +24,18 @@ pub(crate) struct Loss {
 impl Relays {
     /// The relay that holds a share.
     pub(crate) async fn owner_of(&self, share: usize) -> usize {
+        self.owner_and_all_it_has(share).await.0
+    }
+
+    /// Both as they were at one time: a share may change hands between two questions.
+    async fn owner_and_all_it_has(&self, share: usize) -> (usize, BTreeSet<usize>) {
         let began = Instant::now();
         loop {
-            let owner = self.owners().await.remove(&share);
-            if let Some(number) = owner.and_then(|owner| self.number_of(&owner)) {
-                return number;
+            let mut owners = self.owners().await;
+            let owner = owners.get(&share).and_then(|owner| self.number_of(owner));
+            if let Some(number) = owner {
+                owners.retain(|_, owner| self.number_of(owner) == Some(number));
+                return (number, owners.into_keys().collect());
             }
             assert!(began.elapsed() < PATIENCE, "nobody has share {share}: {}", self.logs());
             sleep(Duration::from_millis(20)).await;
@@ -38,17 +47,16 @@ impl Relays {
         self.running.iter().position(|child| child.as_ref().is_some_and(is_owner))
     }
 
-    /// Does this to a relay, which is not there any more afterwards.
-    pub(crate) async fn lose(&mut self, number: usize, how: impl FnOnce(&mut Self)) -> Loss {
-        let mut shares = self.owners().await;
-        shares.retain(|_, owner| self.number_of(owner) == Some(number));
-        how(self);
-        Loss { shares: shares.into_keys().collect(), at: Instant::now(), written: self.written() }
+    /// Does this to the relay that holds a share, which is not there any more afterwards.
+    pub(crate) async fn lose(&mut self, share: usize, how: impl FnOnce(&mut Self, usize)) -> Loss {
+        let (victim, shares) = self.owner_and_all_it_has(share).await;
+        how(self, victim);
+        Loss { victim, shares, at: Instant::now(), written: self.written() }
     }
 
     /// How long it takes until something of each share is published again that was lost.
     pub(crate) async fn taken_over(&self, loss: Loss, lanes: &BTreeMap<String, usize>) -> Duration {
-        let Loss { mut shares, at, written } = loss;
+        let Loss { mut shares, at, written, .. } = loss;
         let mut events = BufReader::new(File::open(self.events()).unwrap());
         events.seek(SeekFrom::Start(written)).unwrap();
         let mut line = String::new();
