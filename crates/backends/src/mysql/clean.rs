@@ -38,7 +38,7 @@ const DELETE: &[&str] = &[
     concat!(
         "DELETE o FROM ",
         listed!(),
-        " STRAIGHT_JOIN semel_outbox o ON o.position = j.position"
+        " STRAIGHT_JOIN semel_outbox o FORCE INDEX (semel_outbox_position) ON o.position = j.position"
     ),
 ];
 
