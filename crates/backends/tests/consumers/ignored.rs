@@ -19,8 +19,10 @@ fn codes(published: Published, count: usize) -> Vec<Option<&'static str>> {
             assert_eq!(failure.fault(), Fault::Transient);
             Some(failure.code())
         }
-        Verdict::Confirmed => None,
-        other => panic!("{other:?}"),
+        other => {
+            assert!(matches!(other, Verdict::Confirmed), "{other:?}");
+            None
+        }
     };
     match published {
         Published::All => vec![None; count],

@@ -28,7 +28,8 @@ async fn the_log_of_a_busy_neighbour_is_not_held_back() {
     let source = store.tailing_source("orders", Tailing::Required).await.unwrap();
     let mut relay = Relay { source };
     relay.until(true).await;
-    write_much(store.pool(), async || drop(relay.take(1).await)).await;
+    let told = write_much(store.pool(), async || drop(relay.take(1).await)).await;
+    println!("{told}");
     assert!(relay.source.is_tailing());
 }
 
@@ -38,7 +39,8 @@ async fn nor_is_it_for_messages() {
     let Some((_server, store)) = beside_another_table().await else { return };
     store.prepare_messages().await.unwrap();
     let carrying = store.carry_messages("orders").await.unwrap();
-    write_much(store.pool(), async || ()).await;
+    let told = write_much(store.pool(), async || ()).await;
+    println!("messages: {told}");
     carrying.caught_up().await.unwrap();
 }
 
@@ -50,8 +52,8 @@ async fn beside_another_table() -> Option<(Private, PostgresStore)> {
     Some((server, store))
 }
 
-/// Writes for a while, and looks how much log is held back.
-async fn write_much(pool: &PgPool, mut meanwhile: impl AsyncFnMut()) {
+/// Writes for a while, and looks how much log is held back. Says how much.
+async fn write_much(pool: &PgPool, mut meanwhile: impl AsyncFnMut()) -> String {
     let seconds = std::env::var("SEMEL_IDLE_SECONDS").ok().and_then(|text| text.parse().ok());
     let duration = Duration::from_secs(seconds.unwrap_or(25));
     let number =
@@ -66,8 +68,8 @@ async fn write_much(pool: &PgPool, mut meanwhile: impl AsyncFnMut()) {
         most = most.max(number(HELD_BACK).await);
     }
     let written = number(WRITTEN).await - before;
-    let [held, all] = [most, written].map(|bytes| bytes / 1024);
-    println!("{all} KiB were written, {held} KiB of log were held back at most");
     assert!(written > 2 * MOST, "too little was written to show anything");
     assert!(most < MOST, "{most} bytes of log were held back");
+    let [held, all] = [most, written].map(|bytes| bytes / 1024);
+    format!("{all} KiB were written, {held} KiB of log were held back at most")
 }
