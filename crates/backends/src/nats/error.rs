@@ -7,7 +7,7 @@
 //! | the topic is no subject, or one of the server's own | refused | `E-NATS-SUBJECT` |
 //! | the content type has a line break | refused | `E-NATS-HEADER` |
 //! | larger than the server's `max_payload` or the stream's `max_msg_size` | refused | `E-NATS-TOO-LARGE` |
-//! | the stream is full and discards what is new | transient | `E-NATS-STREAM-FULL` |
+//! | the stream is full and discards what is new | unavailable | `E-NATS-STREAM-FULL` |
 //! | the stream knows the id of a message that it has not stored | transient, after a while | `E-NATS-IN-DOUBT` |
 //! | any other error that names the message | transient | `E-NATS-REJECTED` |
 //! | no stream takes the subject | misconfigured | `E-NATS-STREAM-MISSING` |
@@ -260,8 +260,12 @@ const TOO_LARGE: Verdict = (
     "E-NATS-TOO-LARGE",
     "store the content elsewhere, or raise max_payload of the server or max_msg_size of the stream",
 );
-const FULL: Verdict =
-    (Fault::Transient, "E-NATS-STREAM-FULL", "consume or purge, or raise the limits of the stream");
+/// Never about the message: it waits, and uses up no attempt.
+const FULL: Verdict = (
+    Fault::Unavailable,
+    "E-NATS-STREAM-FULL",
+    "consume or purge, or raise the limits of the stream",
+);
 /// It is no outage: other messages are stored meanwhile, and need not wait.
 const IN_DOUBT: Verdict = (
     Fault::Transient,

@@ -95,7 +95,7 @@ async fn a_topic_that_is_no_subject_is_refused() {
 }
 
 #[tokio::test]
-async fn a_full_stream_is_transient_and_holds_its_lane_back() {
+async fn a_full_stream_is_an_outage_and_holds_its_lane_back() {
     let full = |config: &mut async_nats::jetstream::stream::Config| {
         config.max_messages = 2;
         config.discard = DiscardPolicy::New;
@@ -105,7 +105,7 @@ async fn a_full_stream_is_transient_and_holds_its_lane_back() {
     let Published::Each(verdicts) = published else { panic!("{published:?}") };
     assert_eq!(verdicts[..2], [Verdict::Confirmed, Verdict::Confirmed]);
     let Verdict::Failed(failure) = &verdicts[2] else { panic!("{verdicts:?}") };
-    assert_eq!((failure.fault(), failure.code()), (Fault::Transient, "E-NATS-STREAM-FULL"));
+    assert_eq!((failure.fault(), failure.code()), (Fault::Unavailable, "E-NATS-STREAM-FULL"));
     assert_eq!(verdicts[3..], [Verdict::Behind, Verdict::Behind]);
     assert_eq!(numbers(&stream.arrived().await), [0, 1]);
     let made = stream.reader.context.get_stream(&stream.name).await.unwrap();
