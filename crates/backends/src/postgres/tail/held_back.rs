@@ -81,7 +81,8 @@ async fn look(pool: &PgPool, slot: &str) -> Result<Option<Held>, sqlx::Error> {
 /// somebody keeps open holds them all.
 #[derive(Debug, Default)]
 struct Mover {
-    is_much: bool,
+    is_busy: bool,
+    looked_at: i64,
     moved_at: i64,
     held_from: i64,
     in_vain: u32,
@@ -94,7 +95,7 @@ impl Mover {
 
     /// Until the next look.
     fn pause(&self) -> Duration {
-        if self.is_much { SOON } else { EVERY }
+        if self.is_busy { SOON } else { EVERY }
     }
 
     async fn see_to(&mut self, pool: &PgPool, held: &Held) {
@@ -109,9 +110,11 @@ impl Mover {
     }
 
     fn is_due(&mut self, held: &Held) -> bool {
-        self.is_much = held.bytes > MUCH;
+        let is_much = held.bytes > MUCH;
+        self.is_busy = is_much || held.log_end - self.looked_at > MUCH / 4;
+        self.looked_at = held.log_end;
         let rarely = self.in_vain.saturating_sub(Self::MOVES_BY).min(Self::RAREST);
-        if !self.is_much || held.log_end - self.moved_at <= MUCH << rarely {
+        if !is_much || held.log_end - self.moved_at <= MUCH << rarely {
             return false;
         }
         let held_from = held.log_end - held.bytes;
