@@ -1,7 +1,7 @@
 //! How soon a source that the log tells of commits has an event, beside polling; and how fast it
 //! drains a backlog, beside `pg_recvlogical` on the same backlog. Both sides are in one run. Before
-//! that one transaction of a million events, and after it messages, which are carried from the log into the
-//! outbox, and the memory that all took.
+//! that one transaction of a million events, and after it the memory that both took; later messages, which
+//! are carried from the log into the outbox.
 //! With the feature `kafka` also how fast a relay brings that backlog to Kafka, beside others whose
 //! events cost no database.
 //! `cargo bench -p semel-backends --features kafka,postgres --bench tail`
@@ -60,12 +60,13 @@ async fn measure() -> Outcomes<()> {
     let (store, url) = fresh_store(&server).await?;
     large_transaction(&store, 1_000_000).await?;
     backlog(&store, &url, count, rounds).await?;
-    messages::carried(&store, &url, count).await?;
     // Before what keeps all events in memory for the sake of measuring.
     println!("resident memory at its highest: {} MiB (target 64)", peak_memory()? / 1024);
     #[cfg(feature = "kafka")]
     kafka::beside_others(&store, count, rounds).await?;
     // A new pipeline would begin with the backlog.
+    run(&store, "truncate semel.outbox").await?;
+    messages::carried(&store, &url, count).await?;
     run(&store, "truncate semel.outbox").await?;
     let time = Duration::from_secs(seconds as u64);
     for round in 0..rounds {
