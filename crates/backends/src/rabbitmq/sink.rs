@@ -61,7 +61,7 @@ impl RabbitmqSink {
         waves: &mut Waves,
         deadline: Instant,
     ) -> Result<(), Failure> {
-        /// What waits for its answer takes some 12 KB in the client, however small it is.
+        /// What waits for its answer takes memory in the client, however small it is: with 1,000, a relay needed 102 MiB instead of 66.
         const AT_ONCE: usize = 250;
         let channel = in_time(deadline, self.config.timeout, link.channel()).await?;
         let mut is_told_no = false;
